@@ -1,0 +1,32 @@
+// Where ingest threads deliver what engines say, decoded and in order. Implemented by prefetcher/service (which resolves
+// hashes to ids and feeds the core) and by tests.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "proto/telemetry.pb.h"
+#include "telemetry/kv_event.h"
+
+namespace foreload::telemetry {
+
+// One configured source: an engine's KV-event stream or access stream.
+using SourceIndex = std::uint32_t;
+
+enum class ViewState : std::uint8_t { kKnown, kUnknown, kRestarted };
+
+// Called on an ingest thread; must not block and must not keep references. A call that cannot be taken (the staging
+// queue is full) returns false: the source then treats it as a gap.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual bool OnKvBatch(SourceIndex source, TimeNs received, KvEventBatch&& batch) = 0;
+  virtual bool OnAccessBatch(SourceIndex source, TimeNs received, std::unique_ptr<AccessBatch> batch) = 0;
+  // The view of what this engine holds became unknown (unreplayable gap), known again (a clear or a full replay), or
+  // started anew (restart: drop what was known). Never refused.
+  virtual void OnViewState(SourceIndex source, TimeNs received, ViewState state) = 0;
+};
+
+}  // namespace foreload::telemetry
