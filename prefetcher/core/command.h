@@ -36,7 +36,7 @@ struct Spill {           // dram -> ssd; TransferDone ok only when durable
   TransferId transfer;
   BlockId block;
 };
-struct Promote {         // prefetch becomes demand
+struct Promote {         // prefetch becomes demand; may cross the transfer's own completion: then there is nothing to do
   TransferId transfer;
   TimeNs deadline = kTimeNever;
 };
@@ -50,7 +50,7 @@ struct RetireSlot {      // READY -> RETIRED; answered by SlotFree
 struct EvictDram {       // the block's DRAM copy is freed; the core never evicts one with a transfer on it
   BlockId block;
 };
-struct DropSsd {         // the block's record is forgotten (purge)
+struct DropSsd {         // the block's record is forgotten (purge, corrupt read); nothing to do when there is none
   BlockId block;
 };
 struct AcceptStore {     // ring slot -> dram, checksummed; ends with TransferDone; only then is the block visible
@@ -64,14 +64,14 @@ struct RejectStore {
   std::uint64_t store = 0;
   StoreRefusal reason = StoreRefusal::kExists;
 };
-struct DemandDone {
+struct DemandDone {      // ready + absent + failed == the number of blocks asked for
   std::uint64_t demand = 0;
   EngineId engine;
   std::uint32_t ready_blocks = 0;        // longest READY prefix of the range
-  std::uint32_t absent_blocks = 0;       // stored nowhere here
-  std::uint32_t failed_blocks = 0;
-  std::uint32_t already_ready_blocks = 0;
-  std::uint32_t joined_blocks = 0;       // were in flight as prefetch
+  std::uint32_t absent_blocks = 0;       // from the first block that is stored nowhere here: useless even when stored
+  std::uint32_t failed_blocks = 0;       // the rest: failed, too late, did not fit, or behind one of those
+  std::uint32_t already_ready_blocks = 0;  // READY when asked, wherever in the usable range
+  std::uint32_t joined_blocks = 0;       // were in flight already
   std::uint64_t bytes_from_dram = 0;
   std::uint64_t bytes_from_ssd = 0;
 };
@@ -81,7 +81,7 @@ struct PurgeDone {
 };
 struct FlushDone {
   std::uint64_t flush = 0;
-  std::uint64_t durable_blocks = 0;
+  std::uint64_t durable_blocks = 0;      // of those that were dirty when it was asked
 };
 struct ForgetBlock {     // the core knows the block no more: its id may be given to another key
   BlockId block;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace foreload::core {
 
@@ -43,6 +44,13 @@ struct CoreConfig {
   std::uint64_t ssd_write_bytes_per_day = 0;  // 0: no budget
   bool ssd_second_use_admission = false;      // write only blocks that were used again; else every stored block
   double hold_out_fraction = 0.0;             // of sessions, never prefetched for; by a hash of the session id
+  std::uint32_t engines_max = 256;            // engine ids are below this
+  std::uint32_t slots_max = 1u << 20;         // of one engine's arena; a larger grant is used up to here
+  std::uint32_t demands_max = 16384;          // live demands; beyond it one is answered at once as failed
+  std::uint32_t purges_max = 1024;            // purges, and flushes, under way; beyond it one is answered at once
 };
+
+// Ok, or which field is outside what the core accepts. The core's constructor requires ok.
+Status Validate(const CoreConfig& config);
 
 }  // namespace foreload::core

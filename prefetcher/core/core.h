@@ -38,6 +38,10 @@ class Core {
 
   const CoreStats& stats() const;
 
+  // Stops the process when an invariant does not hold (ledger, budgets, slots, chains). Work in proportion to the whole
+  // state: for tests and debugging.
+  void Verify() const;
+
   // Why a block is where it is, in words, for /statusz and debugging. Never on the hot path.
   std::string Explain(BlockId block) const;
 

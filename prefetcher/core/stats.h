@@ -34,10 +34,13 @@ enum class IgnoredReason : std::uint8_t {
   kParentCycle,       // a link that would close a cycle
   kParentConflict,    // a second, different parent: the first stays
   kTooManyRequests,
-  kTooManyBlocks,
-  kBadSlot
+  kTooManyBlocks,     // the catalog is full of blocks that cannot be forgotten, or a list was cut at request_blocks_max
+  kBadSlot,           // outside the grant, or not in a state that the event could follow
+  kUnknownDemand,     // also one that was answered already
+  kDuplicate,         // an id that is live already
+  kBadRange           // a BlockRange outside the batch's pool
 };
-inline constexpr std::size_t kIgnoredReasonCount = 10;
+inline constexpr std::size_t kIgnoredReasonCount = 13;
 
 struct PrefetchLedger {           // per destination tier
   std::uint64_t issued = 0;
