@@ -8,10 +8,11 @@ namespace foreload {
 double Exp2(double x) {
   if (!(x > -1022.0)) return 0.0;  // also NaN
   if (x >= 1024.0) return std::bit_cast<double>(std::uint64_t{0x7FF} << 52);
-  // x = n + f with f in [-0.5, 0.5]; 2^f = e^(f ln 2) by its Taylor series to degree 9 (remainder < 1e-11).
+  // x = n + f with f in [-0.5, 0.5]; 2^f = e^(f ln 2) by its Taylor series to degree 11 (remainder
+  // (ln 2 / 2)^12 / 12! < 1e-14).
   const double shifted = x + (x >= 0.0 ? 0.5 : -0.5);
   auto n = static_cast<std::int64_t>(shifted);
-  if (n == 1024) n = 1023;  // keeps the exponent field valid; f grows to at most 1, still within 1e-8
+  if (n == 1024) n = 1023;  // keeps the exponent field valid; f grows to at most 1: (ln 2)^12 / 12! < 3e-11
   const double f = (x - static_cast<double>(n)) * 0.6931471805599453;
   double sum = 1.0;
   for (int k = 11; k >= 1; --k) sum = 1.0 + sum * f / static_cast<double>(k);
@@ -33,7 +34,7 @@ double Log2(double x) {
     m *= 0.5;
     ++exponent;
   }
-  // log(m) = 2 atanh(s), s = (m - 1) / (m + 1), |s| <= 0.1716: s^17 / 17 < 1e-14.
+  // log(m) = 2 atanh(s), s = (m - 1) / (m + 1), |s| <= 0.1716, by its series to s^17 / 17 (the next term is < 2e-16).
   const double s = (m - 1.0) / (m + 1.0);
   const double s2 = s * s;
   double sum = 0.0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "base/check.h"
 
@@ -9,17 +10,21 @@ namespace foreload {
 
 Histogram::Histogram(std::span<const double> upper_bounds)
     : bounds_(upper_bounds.begin(), upper_bounds.end()),
-      buckets_(std::make_unique<std::atomic<std::uint64_t>[]>(upper_bounds.size() + 1)) {}
+      buckets_(std::make_unique<std::atomic<std::uint64_t>[]>(upper_bounds.size() + 1)) {
+  FORELOAD_CHECK(std::adjacent_find(bounds_.begin(), bounds_.end(), std::greater_equal<>()) == bounds_.end(),
+                 "histogram bounds must ascend");
+}
 
 void Histogram::Observe(double value) {
+  if (value != value) return;  // a NaN would stay in the sum for ever
   const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
   buckets_[static_cast<std::size_t>(at)].fetch_add(1, std::memory_order_relaxed);
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
 std::span<const double> DurationBucketsSeconds() {
-  static constexpr std::array<double, 19> kBounds = {1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2,
-                                                     2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
+  static constexpr std::array<double, 19> kBounds = {1e-5,   2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2,
+                                                     2.5e-2, 5e-2,   0.1,  0.25, 0.5,    1,    2.5,  5,      10};
   return kBounds;
 }
 
