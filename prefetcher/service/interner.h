@@ -1,0 +1,151 @@
+// Names to small ids, in order of arrival: the core sees ids only.
+//
+// A block is (key, layout): bytes are shared only where both agree. A KV event that carries only 8 bytes of a digest gets
+// a provisional id, bound to that engine's alias; when a full key with those bytes turns up at the same engine, it adopts
+// the id, so that what the event said stays true. A second full key with the same alias makes it ambiguous, and then the
+// alias says nothing any more.
+//
+// Thread: the core thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/block_key.h"
+#include "base/ids.h"
+
+namespace foreload::service {
+
+// Interned layout fingerprint; 0 is "no layout": engines that only publish events.
+using LayoutIndex = std::uint32_t;
+
+class BlockInterner {
+ public:
+  // A scope of aliases: one engine (one data-parallel rank of it) and one KV-cache group.
+  struct Scope {
+    EngineId engine;
+    std::uint32_t group = 0;
+    friend bool operator==(const Scope&, const Scope&) = default;
+  };
+  struct Bound {
+    BlockId block;
+    // Set when an alias's provisional block turned out to be this one although both had ids already: the caller moves
+    // what it knows of the engine's cache from `merged` to `block`.
+    BlockId merged;
+  };
+
+  LayoutIndex InternLayout(const LayoutFingerprint& layout);
+
+  // The id of (key, layout), new when unseen; binds the key's alias in `scope`.
+  Bound Intern(const BlockKey& key, LayoutIndex layout, const Scope& scope);
+  std::optional<BlockId> Find(const BlockKey& key, LayoutIndex layout) const;
+
+  // The block that an 8-byte hash means at this engine: bound, provisional (made when unseen and `create`), or nothing
+  // when it is ambiguous.
+  std::optional<BlockId> ResolveAlias(std::uint64_t low64, const Scope& scope, bool create);
+
+  // Null for a provisional id.
+  const BlockKey* key(BlockId block) const;
+  LayoutIndex layout(BlockId block) const { return entries_[block.value].layout; }
+
+  // The id may be given to another block.
+  void Forget(BlockId block);
+
+  std::size_t size() const { return entries_.size() - free_.size(); }
+  std::uint64_t ambiguous_aliases() const { return ambiguous_; }
+
+ private:
+  struct AliasKey {
+    std::uint64_t low64;
+    Scope scope;
+    friend bool operator==(const AliasKey&, const AliasKey&) = default;
+  };
+  struct AliasHash {
+    std::size_t operator()(const AliasKey& k) const noexcept {
+      return (k.low64 ^ (std::uint64_t{k.scope.engine.value} << 32) ^ k.scope.group) * 0x9E3779B97F4A7C15ull;
+    }
+  };
+  struct FullKey {
+    BlockKey key;
+    LayoutIndex layout;
+    friend bool operator==(const FullKey&, const FullKey&) = default;
+  };
+  struct FullHash {
+    std::size_t operator()(const FullKey& k) const noexcept {
+      return std::hash<BlockKey>{}(k.key) + k.layout * 0x9E3779B97F4A7C15ull;
+    }
+  };
+  struct Entry {
+    BlockKey key;
+    LayoutIndex layout = 0;
+    bool used = false;
+    bool provisional = false;
+    std::vector<AliasKey> aliases;  // bound to this entry: rarely more than one
+  };
+
+  BlockId NewEntry();
+
+  std::unordered_map<FullKey, BlockId, FullHash> by_key_;
+  std::unordered_map<AliasKey, BlockId, AliasHash> by_alias_;  // invalid id: ambiguous
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> free_;
+  std::vector<LayoutFingerprint> layouts_{LayoutFingerprint{}};
+  std::uint64_t ambiguous_ = 0;
+};
+
+// Strings of one engine to dense ids. An id is free again after Release.
+template <typename IdType>
+class NameInterner {
+ public:
+  explicit NameInterner(std::size_t capacity) : capacity_(capacity) {}
+
+  std::optional<IdType> Find(EngineId engine, std::string_view name) const {
+    const auto it = ids_.find(Key(engine, name));
+    return it == ids_.end() ? std::nullopt : std::optional<IdType>(it->second);
+  }
+
+  // Nothing when the table is full.
+  std::optional<IdType> Intern(EngineId engine, std::string_view name) {
+    std::string key = Key(engine, name);
+    if (const auto it = ids_.find(key); it != ids_.end()) return it->second;
+    if (ids_.size() >= capacity_) return std::nullopt;
+    IdType id;
+    if (free_.empty()) {
+      id.value = static_cast<typename IdType::rep>(names_.size());
+      names_.emplace_back();
+    } else {
+      id.value = free_.back();
+      free_.pop_back();
+    }
+    names_[id.value] = key;
+    ids_.emplace(std::move(key), id);
+    return id;
+  }
+
+  void Release(IdType id) {
+    ids_.erase(names_[id.value]);
+    names_[id.value].clear();
+    free_.push_back(id.value);
+  }
+
+  std::size_t size() const { return ids_.size(); }
+
+ private:
+  static std::string Key(EngineId engine, std::string_view name) {
+    std::string key = std::to_string(engine.value);
+    key += '/';
+    key += name;
+    return key;
+  }
+
+  std::size_t capacity_;
+  std::unordered_map<std::string, IdType> ids_;
+  std::vector<std::string> names_;
+  std::vector<typename IdType::rep> free_;
+};
+
+}  // namespace foreload::service
