@@ -22,6 +22,15 @@ namespace foreload::core {
 
 inline constexpr std::size_t kStepEventsMax = 256;
 
+// Where one block is, as one engine could use it.
+struct BlockView {
+  bool in_engine = false;    // in the engine's own cache, as far as its KV events say
+  SlotIndex slot;            // in its arena; invalid: none
+  bool slot_ready = false;   // else loading
+  bool in_dram = false;      // wholly
+  bool on_ssd = false;
+};
+
 class Core {
  public:
   explicit Core(const CoreConfig& config);
@@ -41,6 +50,9 @@ class Core {
   // Stops the process when an invariant does not hold (ledger, budgets, slots, chains). Work in proportion to the whole
   // state: for tests and debugging.
   void Verify() const;
+
+  // For observe mode and status; unknown ids give an empty view.
+  BlockView View(EngineId engine, BlockId block) const;
 
   // Why a block is where it is, in words, for /statusz and debugging. Never on the hot path.
   std::string Explain(BlockId block) const;
