@@ -14,7 +14,7 @@ namespace foreload::telemetry {
 // What an engine calls a block: its full digest when it sends bytes, else the low 64 bits alone.
 struct BlockHash {
   std::uint64_t low64 = 0;               // the alias: an integer by its bit pattern, or the digest's last 8 bytes read BE
-  std::uint8_t digest_bytes = 0;         // 0: only the alias is known
+  std::uint8_t digest_bytes = 0;         // 16 to 32; 0: only the alias is known
   std::array<std::uint8_t, 32> digest{};
 
   friend bool operator==(const BlockHash&, const BlockHash&) = default;
@@ -25,7 +25,8 @@ enum class Medium : std::uint8_t { kGpu, kCpu, kStorage, kExternal, kOther };  /
 struct BlockStored {
   std::vector<BlockHash> hashes;
   std::optional<BlockHash> parent;       // absent: prefix root
-  // False when the hash list is shorter than its token span: then only the first block's parent is known.
+  // False when the hash list is shorter than its token span (blocks were skipped), or when neither tokens nor a parent
+  // are told: then no block's parent is known, the first one's included.
   bool chain_known = true;
   std::uint32_t block_size = 0;          // tokens
   std::uint32_t token_count = 0;         // ids themselves are dropped at the decoder

@@ -15,6 +15,10 @@ namespace foreload::telemetry {
 // One configured source: an engine's KV-event stream or access stream.
 using SourceIndex = std::uint32_t;
 
+// What may be believed of the engine's cache from here on.
+//   kRestarted: drop what was known. The engine has started anew, or its history is delivered again from the start.
+//   kKnown:     what follows is complete: it begins at the publisher's first batch, or the next batch holds a clear.
+//   kUnknown:   batches were lost for good; what follows is right, but not all.
 enum class ViewState : std::uint8_t { kKnown, kUnknown, kRestarted };
 
 // Called on an ingest thread; must not block and must not keep references. A call that cannot be taken (the staging
@@ -24,8 +28,7 @@ class Sink {
   virtual ~Sink() = default;
   virtual bool OnKvBatch(SourceIndex source, TimeNs received, KvEventBatch&& batch) = 0;
   virtual bool OnAccessBatch(SourceIndex source, TimeNs received, std::unique_ptr<AccessBatch> batch) = 0;
-  // The view of what this engine holds became unknown (unreplayable gap), known again (a clear or a full replay), or
-  // started anew (restart: drop what was known). Never refused.
+  // Comes before the batches that it speaks about. Never refused.
   virtual void OnViewState(SourceIndex source, TimeNs received, ViewState state) = 0;
 };
 
