@@ -4,6 +4,7 @@
 #   scripts/test.sh                          preset dev
 #   scripts/test.sh --preset asan            or tsan, minimal
 #   scripts/test.sh --label LABEL            only tests with this ctest label (a regular expression)
+#   scripts/test.sh --without LABEL          all but those with this label
 #   scripts/test.sh --match NAME             only tests whose name matches
 #   scripts/test.sh --fuzz 60                builds the fuzzers and runs each for 60 seconds instead
 #
@@ -20,9 +21,10 @@ while (($# > 0)); do
     --preset) preset=${2-}; shift ;;
     --fuzz) fuzz_seconds=${2-}; shift ;;
     --label) ctest_options+=(-L "${2-}"); shift ;;
+    --without) ctest_options+=(-LE "${2-}"); shift ;;
     --match) ctest_options+=(-R "${2-}"); shift ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) fail "unknown option $1 (--preset, --fuzz, --label, --match)" ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) fail "unknown option $1 (--preset, --fuzz, --label, --without, --match)" ;;
   esac
   shift
 done
