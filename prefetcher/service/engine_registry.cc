@@ -270,6 +270,8 @@ void EngineRegistry::Register(const ControlFrame& frame) {
     if (complete) {
       engine->image = MakeImage(engine->rank_extents);
       engine->layout = interner_.InternLayout(ImageLayout(engine->layout_fingerprint, *engine->image));
+      if (images_.size() <= engine->layout) images_.resize(engine->layout + 1);
+      images_[engine->layout] = engine->image;
     }
   }
   engine->clients.push_back(std::move(client));
@@ -507,7 +509,10 @@ void EngineRegistry::Closed(ConnectionId connection) {
       TakeArena(*engine, status.message());
     }
   }
-  if (!scheduler_left) events_.Add(core::EngineDown{engine->id});
+  if (!scheduler_left) {
+    events_.Add(core::EngineDown{engine->id});
+    if (on_down_) on_down_(engine->id);
+  }
   if (engine->clients.empty()) instances_.erase(engine->id);
   metrics_.live.Set(static_cast<double>(instances_.size()));
 }

@@ -134,6 +134,8 @@ class EngineRegistry {
                  EventBuilder& events);
 
   void set_control(ControlServer* control) { control_ = control; }
+  // Called when an engine's scheduler is gone, with the core's EngineDown.
+  void set_on_down(std::function<void(EngineId)> on_down) { on_down_ = std::move(on_down); }
 
   // The id that an engine's name (and data-parallel rank) has, made when unseen; nothing at engines_max.
   std::optional<EngineId> IdFor(const std::string& name, std::uint32_t data_parallel_rank = 0);
@@ -144,6 +146,10 @@ class EngineRegistry {
   // The configured identity of an engine that never registers: what its events' keys mean.
   void SetDefaults(EngineId id, const EngineSettings& settings);
   NamespaceFingerprint NamespaceOf(EngineId id) const;
+  // How blocks of this layout lie; null while no engine of the layout has registered since start.
+  const BlockImage* ImageOf(LayoutIndex layout) const {
+    return layout < images_.size() ? images_[layout].get() : nullptr;
+  }
   const std::string& NameOf(EngineId id) const { return names_[id.value]; }
   std::size_t known_engines() const { return names_.size(); }
 
@@ -181,8 +187,10 @@ class EngineRegistry {
   EventBuilder& events_;
   EngineRegistryMetrics metrics_;
   ControlServer* control_ = nullptr;
+  std::function<void(EngineId)> on_down_;
   std::vector<std::string> names_;                           // by EngineId
   std::vector<NamespaceFingerprint> default_spaces_;         // by EngineId
+  std::vector<std::shared_ptr<const BlockImage>> images_;    // by LayoutIndex
   std::unordered_map<std::string, EngineId> ids_;
   std::unordered_map<EngineId, std::unique_ptr<EngineInstance>> instances_;
   std::unordered_map<ConnectionId, EngineId> by_connection_;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,10 @@
 #include "transport/region_map.h"
 #include "transport/ssd/ssd_store.h"
 
+namespace foreload::control {
+class ControlMessage;
+}
+
 namespace foreload::service {
 
 struct ExecutorMetrics {
@@ -36,16 +41,12 @@ struct ExecutorMetrics {
   Counter& store_bytes;
   Counter& store_bad_size;         // committed with another size than the registered extents
   Counter& store_incomplete;       // some rank never committed its share
-  Counter& store_key_mismatch;     // ranks disagreed on what they stored
+  Counter& store_duplicate;        // a rank committed its share of one block twice
   Counter& slots_retired;
+  Counter& spills_waited;          // for the SSD store to make its next segment
   Histogram& demand_seconds;       // from the frame to the reply
 };
 
-// One block's place in DRAM.
-struct ResidentBlock {
-  DramBlock place;
-  std::shared_ptr<const BlockImage> image;
-};
 
 class Executor {
  public:
@@ -58,7 +59,7 @@ class Executor {
     DramStore& dram;
     const RegionMap& dram_host;   // the DRAM slab as the host backend knows it
     const RegionMap* dram_file = nullptr;
-    SsdStore* ssd = nullptr;
+    ssd::SsdStore* ssd = nullptr;
     EngineRegistry& engines;
     BlockInterner& interner;
     Intake& intake;
@@ -76,7 +77,7 @@ class Executor {
   // Answers of movers and stores.
   void OnMove(const MoveResult& result);
   void OnSsdDurable(std::uint64_t token, const Status& status);
-  void OnSsdDropped(const BlockKey& key, const LayoutFingerprint& layout);
+  void OnSsdDropped(const BlockKey& key);
 
   // Blocks that recovery found become known to the core; call once before the first step.
   void AnnounceRecovered();
@@ -93,8 +94,6 @@ class Executor {
   // Used words, retiring slots, shares that wait too long. Call every few milliseconds while arenas are in force.
   void Observe(TimeNs now);
 
-  std::size_t outstanding() const { return transfers_.size(); }
-  // Memory that recovered or stored blocks of this layout need.
   bool idle() const { return transfers_.empty() && stores_.empty(); }
 
  private:
@@ -106,12 +105,12 @@ class Executor {
     SlotIndex slot;
     std::uint64_t store = 0;
     std::shared_ptr<ArenaGrant> grant;
-    std::shared_ptr<const BlockImage> image;
-    std::optional<DramBlock> place;
-    std::optional<SsdStore::ReadPlan> read;
-    std::optional<SsdStore::WritePlan> write;
+    std::uint64_t groups = 0;                 // layer groups that the load brings
+    std::optional<DramBlock> place;           // of a load or store that has not ended
+    std::optional<ssd::ReadPlan> read;
+    std::optional<ssd::WritePlan> write;
     std::uint64_t bytes = 0;
-    DurationNs service_ns = 0;
+    DurationNs service_ns = 0;                // of a spill's write, until it is durable
   };
   struct Share {
     std::shared_ptr<StoreLane> lane;
@@ -123,7 +122,22 @@ class Executor {
     std::optional<BlockKey> parent;
     std::shared_ptr<const BlockImage> image;
     std::vector<std::optional<Share>> shares;  // by rank
-    std::uint32_t missing = 0;
+    std::uint32_t missing = 0;                 // 0: offered to the core
+    TimeNs since = 0;
+  };
+  struct AssemblyKey {
+    EngineId engine;
+    BlockKey key;
+    friend bool operator==(const AssemblyKey&, const AssemblyKey&) = default;
+  };
+  struct AssemblyHash {
+    std::size_t operator()(const AssemblyKey& k) const noexcept {
+      return std::hash<BlockKey>{}(k.key) + k.engine.value;
+    }
+  };
+  struct WaitingSpill {
+    TransferId transfer;
+    BlockId block;
     TimeNs since = 0;
   };
   struct Waiter {
@@ -147,27 +161,38 @@ class Executor {
   void Do(const core::FlushDone& command);
   void Do(const core::ForgetBlock& command);
 
+  // Submits, or ends the transfer at once when the mover is full.
   void Start(Mover& mover, TransferId id, MoveClass move_class, TimeNs deadline, std::vector<MovePart> parts,
              TransferContext context);
-  void Finish(TransferId id, core::TransferStatus status, std::uint64_t bytes, DurationNs service_ns);
-  void FinishArenaLoad(TransferContext& context, bool ok);
-  void AddDramParts(const RegionMap& map, const ResidentBlock& block, const BlockImage::Extent& extent, RegionId other,
-                    std::uint64_t other_offset, bool to_dram, std::vector<MovePart>& parts) const;
-  ResidentBlock* Resident(BlockId block);
-  void FreeSlotLater(EngineId engine, ArenaGrant& grant, SlotIndex slot);
+  // Ends a transfer that could not start.
+  void Refuse(TransferId id, core::TransferStatus status) { Done(id, status, 0, 0); }
+  void Done(TransferId id, core::TransferStatus status, std::uint64_t bytes, DurationNs service_ns);
+  void EndLoadToDram(TransferId id, TransferContext& context, const MoveResult& result);
+  void EndLoadToArena(TransferId id, TransferContext& context, const MoveResult& result);
+  void EndSpill(TransferId id, TransferContext& context, const MoveResult& result);
+  void EndStore(TransferId id, TransferContext& context, const MoveResult& result);
+  bool TrySpill(TransferId transfer, BlockId block);
+
+  void AddDramParts(const DramBlock& place, const BlockImage::Extent& extent, RegionId other, std::uint64_t other_offset,
+                    bool to_dram, std::vector<MovePart>& parts) const;
+  std::vector<MovePart> SsdParts(const std::vector<ssd::SsdPart>& parts, bool to_file) const;
+  std::optional<DramBlock>& Resident(BlockId block);
+  void RetireNow(EngineInstance& engine, SlotIndex slot);
   void TryFreeSlots(EngineInstance& engine);
-  void Collect(EngineInstance& engine, StoreLane& lane, const StoreCommit& commit, TimeNs now);
-  void ReleaseShares(PendingStore& store);
-  MoveClass ClassOf(core::Traffic traffic) const;
+  void Collect(EngineInstance& engine, const std::shared_ptr<StoreLane>& lane, const StoreCommit& commit, TimeNs now);
+  void DropStore(std::uint64_t id);
+  void Reply(std::uint64_t ticket, control::ControlMessage message);
+  std::uint64_t NewTicket(const ControlFrame& frame, TimeNs now);
 
   Parts parts_;
   ExecutorMetrics metrics_;
   ControlServer* control_ = nullptr;
-  std::vector<std::optional<ResidentBlock>> resident_;          // by BlockId
+  std::vector<std::optional<DramBlock>> resident_;              // by BlockId
   std::unordered_map<TransferId, TransferContext> transfers_;
   std::unordered_map<std::uint64_t, PendingStore> stores_;      // by store id
-  std::unordered_map<BlockKey, std::uint64_t> assembling_;      // stores that still miss shares
+  std::unordered_map<AssemblyKey, std::uint64_t, AssemblyHash> assembling_;  // stores that still miss shares
   std::unordered_map<std::uint64_t, Waiter> waiters_;           // demand, purge and flush ids
+  std::deque<WaitingSpill> waiting_spills_;
   std::uint64_t next_ticket_ = 1;
 };
 

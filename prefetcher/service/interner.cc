@@ -94,6 +94,15 @@ const BlockKey* BlockInterner::key(BlockId block) const {
   return &entries_[block.value].key;
 }
 
+std::vector<BlockId> BlockInterner::BlocksOf(const NamespaceFingerprint& space) const {
+  std::vector<BlockId> blocks;
+  for (std::uint32_t i = 0; i < entries_.size(); ++i) {
+    const Entry& entry = entries_[i];
+    if (entry.used && !entry.provisional && entry.key.name_space == space) blocks.push_back(BlockId{i});
+  }
+  return blocks;
+}
+
 void BlockInterner::Forget(BlockId block) {
   FORELOAD_CHECK(block.value < entries_.size() && entries_[block.value].used, "forgetting a block that has no id");
   Entry& entry = entries_[block.value];

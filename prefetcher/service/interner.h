@@ -51,6 +51,20 @@ class BlockInterner {
   // Null for a provisional id.
   const BlockKey* key(BlockId block) const;
   LayoutIndex layout(BlockId block) const { return entries_[block.value].layout; }
+  const LayoutFingerprint& layout_fingerprint(BlockId block) const { return layouts_[entries_[block.value].layout]; }
+  // The parent's key as its engine gave it; digest_bytes 0: root or unknown.
+  const BlockKey& parent_key(BlockId block) const { return entries_[block.value].parent; }
+  void SetParent(BlockId block, const BlockKey& parent) { entries_[block.value].parent = parent; }
+
+  // Every block with this key, whatever its layout.
+  template <typename Fn>
+  void ForEachOfKey(const BlockKey& key, Fn&& fn) const {
+    for (LayoutIndex layout = 0; layout < layouts_.size(); ++layout) {
+      if (const auto block = Find(key, layout)) fn(*block);
+    }
+  }
+  // Every block of a namespace, by id. In proportion to the whole table: for purges.
+  std::vector<BlockId> BlocksOf(const NamespaceFingerprint& space) const;
 
   // The id may be given to another block.
   void Forget(BlockId block);
@@ -81,6 +95,7 @@ class BlockInterner {
   };
   struct Entry {
     BlockKey key;
+    BlockKey parent;
     LayoutIndex layout = 0;
     bool used = false;
     bool provisional = false;
