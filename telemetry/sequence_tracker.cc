@@ -90,10 +90,9 @@ SequenceTracker::Fed SequenceTracker::OnReplayed(const SequenceFrame& frame, Pay
     history_lost_ = true;
     lost_below_ = number;
   }
-  if (std::exchange(verifying_, false) && match != Match::kSame) {
-    // What was applied last cannot be compared any more.
-    history_lost_ = true;
-    SkipTo(number, now);
+  const bool verified = number == replay_from_ && match == Match::kSame;
+  if (std::exchange(verifying_, false) && !verified) {
+    SkipTo(number, now);  // the last batch cannot be compared: it was never applied, or is in no ring any more
   }
   return Insert(number, std::move(payload), hash);
 }

@@ -217,8 +217,11 @@ void CheckProperty(const std::function<void()>& property) {
 
 TEST(SequenceProperty, EndsExactOrUnknown) {
   CheckProperty([] {
-    World world(*rc::gen::arbitrary<bool>(), *rc::gen::inRange<std::size_t>(1, 12), *rc::gen::arbitrary<bool>(),
-                *rc::gen::inRange<std::size_t>(1, 20));
+    const bool can_replay = *rc::gen::arbitrary<bool>();
+    const bool ids = *rc::gen::arbitrary<bool>();
+    const auto ring_max = *rc::gen::inRange<std::size_t>(1, 12);
+    const auto buffer_max = *rc::gen::inRange<std::size_t>(1, 20);
+    World world(can_replay, ring_max, ids, buffer_max);
     Play(world, *LongScript());
     RC_ASSERT(!world.known() || world.exact());
     RC_CLASSIFY(world.known());
@@ -227,7 +230,9 @@ TEST(SequenceProperty, EndsExactOrUnknown) {
 
 TEST(SequenceProperty, EndsExactWhereTheHistoryIsWhole) {
   CheckProperty([] {
-    World world(true, 1 << 20, *rc::gen::arbitrary<bool>(), *rc::gen::inRange<std::size_t>(1, 20));
+    const bool ids = *rc::gen::arbitrary<bool>();
+    const auto buffer_max = *rc::gen::inRange<std::size_t>(1, 20);
+    World world(true, 1 << 20, ids, buffer_max);
     Play(world, *LongScript());
     RC_ASSERT(world.history_whole());
     RC_ASSERT(world.known());
