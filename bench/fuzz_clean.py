@@ -14,7 +14,8 @@ def main():
     build = ["bash", "-euc", "source scripts/lib.sh; mkdir -p build; build_preset fuzz"]
     subprocess.run(build, cwd=ROOT, stdout=sys.stderr, check=True)
     done = subprocess.run([sys.executable, "scripts/fuzz.py", "--build", "build/fuzz", "--corpus", "tests/corpus",
-                           "--seconds", str(SECONDS), "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+                           "--seconds", str(SECONDS), "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                          check=False)
     results = [json.loads(line) for line in done.stdout.splitlines()]
     if not results:
         raise SystemExit("no fuzzer ran")

@@ -24,7 +24,8 @@ def main(arguments=None):
     parser.add_argument("--id", required=True)
     parser.add_argument("--binary", type=pathlib.Path, required=True)
     parser.add_argument("--filter", required=True)
-    parser.add_argument("--at-least", type=int, required=True, help="fewer cases than this is an error: the filter rotted")
+    parser.add_argument("--at-least", type=int, required=True,
+                        help="fewer cases than this is an error: the filter rotted")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "report.json"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs the claims of bench/claims.toml and says which hold. bench/README.md describes the entries.
 
-A claim's command prints JSON lines. A line {"id", "value", "unit"} is one sample; {"id", "values": [...], "unit"} several;
-{"id", "skipped": "reason"} says that the machine lacks something. Other lines are ignored. The measured value is the
-median of all samples of all repetitions, and its spread a 95 % bootstrap interval of that median.
+A claim's command prints JSON lines. A line {"id", "value", "unit"} is one sample; {"id", "values": [...], "unit"}
+several; {"id", "skipped": "reason"} says that the machine lacks something. Other lines are ignored. The measured value is
+the median of all samples of all repetitions, and its spread a 95 % bootstrap interval of that median.
 
 A run during which other processes kept a core busy is repeated; when that does not help either it counts, and is
 reported as disturbed.
@@ -137,7 +137,8 @@ def parse_entry(raw, text, path, index):
     fields = {field.name: field for field in dataclasses.fields(Claim)}
 
     def wrong(key, message):
-        return ClaimError(f"{path}:{line_of(text, index, key)}: entry {index + 1} ({raw.get('id', 'no id')}): {message}")
+        place = f"{path}:{line_of(text, index, key)}: entry {index + 1} ({raw.get('id', 'no id')})"
+        return ClaimError(f"{place}: {message}")
 
     for key in raw:
         if key not in fields:
@@ -209,7 +210,8 @@ def run_once(claim, build):
     busy, own, began = busy_seconds(), own_seconds(), time.monotonic()
     try:
         done = subprocess.run(["bash", "-c", claim.command], cwd=ROOT, env=environment, text=True, errors="replace",
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=claim.timeout_seconds, check=False)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=claim.timeout_seconds,
+                              check=False)
     except subprocess.TimeoutExpired:
         return [], "", f"the command ran past {claim.timeout_seconds} s", 0.0
     elapsed = max(time.monotonic() - began, 1e-3)
@@ -264,7 +266,8 @@ def measure(claim, build, progress):
         samples += new
     measured, spread, holds, why_not = judge(claim, samples)
     if disturbed:
-        why_not = "; ".join(filter(None, [why_not, f"{disturbed} of {claim.repetitions} runs were disturbed by other work"]))
+        note = f"{disturbed} of {claim.repetitions} runs were disturbed by other work"
+        why_not = "; ".join(filter(None, [why_not, note]))
     return Verdict(claim, holds, measured, spread, len(samples), disturbed, why_not)
 
 
@@ -303,12 +306,14 @@ def build_benchmarks():
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="claims.sh", description="Measures the claims of bench/claims.toml.")
-    parser.add_argument("globs", nargs="*", metavar="GLOB", help="ids to run, e.g. 'main.*ratio'; without one, all but slow ones")
+    parser.add_argument("globs", nargs="*", metavar="GLOB",
+                        help="ids to run, e.g. 'main.*ratio'; without one, all but slow ones")
     parser.add_argument("--json", action="store_true", help="one JSON line per claim instead of a table")
     parser.add_argument("--list", action="store_true", help="only list them")
     parser.add_argument("--no-build", action="store_true", help="measure what lies in the build folder")
     parser.add_argument("--file", type=pathlib.Path, default=ROOT / "bench" / "claims.toml", help=argparse.SUPPRESS)
-    parser.add_argument("--build", type=pathlib.Path, default=None, help="another build folder than build/dev; implies --no-build")
+    parser.add_argument("--build", type=pathlib.Path, default=None,
+                        help="another build folder than build/dev; implies --no-build")
     options = parser.parse_args(arguments)
     try:
         claims = select(parse(options.file.read_text(), options.file.name), options.globs)

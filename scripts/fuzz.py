@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs every libFuzzer binary of a build for a time, as many at once as there are processors.
 
-One JSON line per fuzzer with --json. A finding's input stays in <build>/findings. Exit 1 on a finding or with no fuzzer.
+One JSON line per fuzzer with --json. A finding's input stays in <build>/findings. Exit 1 on a finding, or when there is
+no fuzzer.
 """
 
 import argparse

@@ -16,8 +16,8 @@ fail() {
   exit 1
 }
 
-# Builds run with as many jobs as there are processors, fewer where memory is short: a translation unit with Protobuf and
-# GoogleTest takes up to 1.5 GiB under a sanitizer.
+# Builds run with as many jobs as there are processors, fewer where memory is short: a translation unit with Protobuf
+# and GoogleTest takes up to 1.5 GiB under a sanitizer.
 build_jobs() {
   local cpus memory_gib by_memory
   cpus=$(nproc)

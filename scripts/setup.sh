@@ -48,9 +48,12 @@ done
 command -v dpkg-query >/dev/null || fail "this is no Debian system: install what scripts/setup.sh lists by your own means,
        then set FORELOAD_SKIP_SETUP=1"
 
-installed=$(dpkg-query -W -f '${db:Status-Status} ${binary:Package}\n' 2>/dev/null | sed -n 's/^installed \([^:]*\).*/\1/p')
-mapfile -t missing < <(comm -23 <(printf '%s\n' "${wanted[@]}" | sort -u) <(sort -u <<<"$installed"))
-[[ ${#missing[@]} -eq 1 && -z ${missing[0]} ]] && missing=()
+installed=$(dpkg-query -W -f '${db:Status-Status} ${binary:Package}\n' 2>/dev/null |
+  sed -n 's/^installed \([^:]*\).*/\1/p')
+missing=()
+for package in "${wanted[@]}"; do
+  grep -qxF -- "$package" <<<"$installed" || missing+=("$package")
+done
 
 if ((${#missing[@]} == 0)); then
   note "all ${#wanted[@]} packages are installed"

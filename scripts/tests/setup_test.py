@@ -28,8 +28,8 @@ class Setup(unittest.TestCase):
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def installed(self, absent=()):
-        names = subprocess.run(["bash", "-c", f'source <(sed -n "/^build_packages=/,/^)/p;/^test_packages=/,/^)/p" {SETUP});'
-                                'printf "%s\\n" "${build_packages[@]}" "${test_packages[@]}"'],
+        lists = f'source <(sed -n "/^build_packages=/,/^)/p;/^test_packages=/,/^)/p" {SETUP})\n'
+        names = subprocess.run(["bash", "-c", lists + 'printf "%s " "${build_packages[@]}" "${test_packages[@]}"'],
                                capture_output=True, text=True, check=True).stdout.split()
         self.assertGreater(len(names), 30)
         lines = [f"{'not-installed' if name in absent else 'installed'} {name}" for name in names]
@@ -37,7 +37,8 @@ class Setup(unittest.TestCase):
 
     def run_setup(self, *arguments):
         environment = {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
-        done = subprocess.run(["bash", str(SETUP), *arguments], capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(["bash", str(SETUP), *arguments], capture_output=True, text=True, env=environment,
+                              check=False)
         calls = self.bin / "calls"
         return done, calls.read_text().splitlines() if calls.exists() else []
 
@@ -50,7 +51,7 @@ class Setup(unittest.TestCase):
         self.installed(absent=("liburing-dev", "g++"))
         done, calls = self.run_setup("--check")
         self.assertEqual((done.returncode, calls), (1, []))
-        self.assertIn("g++ liburing-dev", done.stderr)
+        self.assertIn("missing: g++ liburing-dev", done.stderr)
 
     def test_installs_only_what_is_missing(self):
         self.installed(absent=("liburing-dev",))

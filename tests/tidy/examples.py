@@ -25,13 +25,14 @@ EXAMPLES = {
         + including("client/a.cc", '"transport/x.h"', '"prefetcher/core/x.h"', "<openssl/ssl.h>", '"a.h"')
         + including("replay/a.cc", '"residency/x.h"', "<zmq.h>", "<gtest/gtest.h>")
         + including("telemetry/a.h", "<zmq.hpp>", '"proto/control.pb.h"') + including("novel/a.cc", '"base/x.h"'),
-        "good": including("prefetcher/service/a.cc", '"prefetcher/core/x.h"', '"transport/x.h"', "<httplib.h>", "<string>")
+        "good": including("prefetcher/service/a.cc", '"prefetcher/core/x.h"', '"transport/x.h"', "<httplib.h>")
         + including("telemetry/a.cc", "<zmq.hpp>", '"base/x.h"', '"proto/control.pb.h"')
         + including("cmd/a.cc", '"replay/x.h"', "<sys/wait.h>") + including("replay/tests/a_test.cc", "<gtest/gtest.h>")
         + including("prefetcher/core/a.h", '"base/x.h"', "<vector>"),
     },
     "pragma_once": {"bad": one("a.h", "#ifndef A_H\n"), "good": one("a.h", "// What it is.\n#pragma once\n")},
     "file_length": {"bad": one("a.cc", "\n" * 501), "good": one("a.cc", "\n" * 500) + one("a.txt", "\n" * 900)},
+    "line_length": {"bad": one("a.py", "#" * 121), "good": one("a.py", "#" * 120) + one("a.md", "#" * 200)},
     "readme_present": {"bad": one("telemetry/a.cc", ""), "good": [{"telemetry/a.cc": "", "telemetry/README.md": ""}]},
     "cmake_no_globs": {
         "bad": one("a/CMakeLists.txt", "file(GLOB sources *.cc)\n", "file( GLOB_RECURSE s CONFIGURE_DEPENDS *.h)\n"),
@@ -47,10 +48,12 @@ EXAMPLES = {
         "bad": one("a.cc", 'r.AddCounter("foreload_core_drops", "d");', 'r.AddGauge("foreload_core_depth_total", "d");',
                    'r.AddHistogram("foreload_core_wait_ms", "d");', 'r.AddGauge(\n    "core_depth_items", "d");',
                    'r.AddGauge("foreload_core:depth", "d");')
-        + [{"a.cc": 'r.AddGauge("foreload_core_depth_items", "d");', "b.cc": 'r.AddGauge("foreload_core_depth_items", "d");'}],
+        + one("a/metrics.cc", 'Declare(r, "foreload_core_wait_ms");')
+        + [{name: 'r.AddGauge("foreload_core_depth_items", "d");' for name in ("a.cc", "b.cc")}],
         "good": one("a.cc", 'r.AddCounter("foreload_core_drops_total", "d", {{"reason", "full"}});\n'
                     'r.AddCounter("foreload_core_drops_total", "d", {{"reason", "late"}});\n'
-                    'r.AddHistogram("foreload_core_wait_seconds", "d", b);') + one("a/tests/a.cc", 'r.AddGauge("x", "d");'),
+                    'r.AddHistogram("foreload_core_wait_seconds", "d", b);')
+        + one("a/tests/a.cc", 'r.AddGauge("x", "d");'),
     },
     "no_sleeps_in_tests": {
         "bad": one("a/tests/a_test.cc", "std::this_thread::sleep_for(1ms);", "usleep(10);", "sleep(1);")
