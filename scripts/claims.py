@@ -2,8 +2,8 @@
 """Runs the claims of bench/claims.toml and says which hold. bench/README.md describes the entries.
 
 A claim's command prints JSON lines. A line {"id", "value", "unit"} is one sample; {"id", "values": [...], "unit"}
-several; {"id", "skipped": "reason"} says that the machine lacks something. Other lines are ignored. The measured value is
-the median of all samples of all repetitions, and its spread a 95 % bootstrap interval of that median.
+several; {"id", "skipped": "reason"} says that the machine lacks something. Other lines are ignored. The measured value
+is the median of all samples of all repetitions, and its spread a 95 % bootstrap interval of that median.
 
 A run during which other processes kept a core busy is repeated; when that does not help either it counts, and is
 reported as disturbed.

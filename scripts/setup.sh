@@ -45,8 +45,8 @@ for argument in "$@"; do
   esac
 done
 
-command -v dpkg-query >/dev/null || fail "this is no Debian system: install what scripts/setup.sh lists by your own means,
-       then set FORELOAD_SKIP_SETUP=1"
+command -v dpkg-query >/dev/null || fail "this is no Debian system: install what scripts/setup.sh lists by your own
+       means, then set FORELOAD_SKIP_SETUP=1"
 
 installed=$(dpkg-query -W -f '${db:Status-Status} ${binary:Package}\n' 2>/dev/null |
   sed -n 's/^installed \([^:]*\).*/\1/p')
