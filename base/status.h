@@ -85,6 +85,8 @@ class [[nodiscard]] Result {
   const T& value() const& { return const_cast<Result*>(this)->CheckedValue(); }
   T&& value() && { return std::move(CheckedValue()); }
   T* operator->() { return &CheckedValue(); }
+  const T* operator->() const { return &value(); }
+  const T& operator*() const& { return value(); }
   T& operator*() & { return CheckedValue(); }
   T&& operator*() && { return std::move(CheckedValue()); }
 

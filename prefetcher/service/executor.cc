@@ -102,34 +102,27 @@ void Executor::OnMove(const MoveResult& result) {
 
 void Executor::AddDramParts(const DramBlock& place, const BlockImage::Extent& extent, RegionId other,
                             std::uint64_t other_offset, bool to_dram, std::vector<MovePart>& parts) const {
-  parts_.dram_host.ForEachPart(parts_.dram.Data(place) + extent.image_offset, extent.bytes, [&](const RegionPart& part) {
-    if (to_dram) {
-      parts.push_back({other, other_offset, part.region, part.offset, part.bytes});
-    } else {
-      parts.push_back({part.region, part.offset, other, other_offset, part.bytes});
-    }
-    other_offset += part.bytes;
-  });
+  const RegionMap there = RegionMap::Of(other, other_offset + extent.bytes);
+  const std::uint64_t here = place.offset + extent.image_offset;
+  const Status status =
+      to_dram ? AppendParts(there, other_offset, parts_.dram_host, here, extent.bytes, parts)
+              : AppendParts(parts_.dram_host, here, there, other_offset, extent.bytes, parts);
+  FORELOAD_CHECK(status.ok(), "a block outside the DRAM slab");
 }
 
 std::vector<MovePart> Executor::SsdParts(const std::vector<ssd::SsdPart>& from, bool to_file) const {
   std::vector<MovePart> parts;
   for (const ssd::SsdPart& part : from) {
-    std::uint64_t file_offset = part.file_offset;
-    const auto add = [&](RegionId region, std::uint64_t offset, std::uint64_t bytes) {
-      if (to_file) {
-        parts.push_back({region, offset, part.file, file_offset, bytes});
-      } else {
-        parts.push_back({part.file, file_offset, region, offset, bytes});
-      }
-      file_offset += bytes;
-    };
-    if (part.memory_region.valid()) {
-      add(part.memory_region, part.memory_offset, part.bytes);
-    } else {
-      parts_.dram_file->ForEachPart(part.memory, part.bytes,
-                                    [&](const RegionPart& piece) { add(piece.region, piece.offset, piece.bytes); });
-    }
+    const RegionMap file = RegionMap::Of(part.file, part.file_offset + part.bytes);
+    const bool own = part.memory_region.valid();  // the store's header buffer
+    const RegionMap buffer = RegionMap::Of(part.memory_region, part.memory_offset + part.bytes);
+    const RegionMap& memory = own ? buffer : *parts_.dram_file;
+    const std::uint64_t offset =
+        own ? part.memory_offset
+            : static_cast<std::uint64_t>(reinterpret_cast<const std::uint8_t*>(part.memory) - parts_.dram.base());
+    const Status status = to_file ? AppendParts(memory, offset, file, part.file_offset, part.bytes, parts)
+                                  : AppendParts(file, part.file_offset, memory, offset, part.bytes, parts);
+    FORELOAD_CHECK(status.ok(), "a record outside the DRAM slab");
   }
   return parts;
 }

@@ -148,7 +148,7 @@ void Intake::ApplyStored(EngineId engine, const telemetry::BlockStored& stored) 
   const auto tier = TierOf(stored.medium);
   metrics_.kv_blocks.Add(stored.hashes.size());
   if (!tier) return;
-  const BlockInterner::Scope scope{engine, stored.group.value_or(0)};
+  const BlockInterner::Scope scope{.engine = engine, .group = stored.group.value_or(0)};
   std::optional<BlockId> parent;
   if (stored.parent) parent = Resolve(*stored.parent, scope, engines_.NamespaceOf(engine), true);
   const NamespaceFingerprint space = SpaceOf(engine, stored, parent);
@@ -168,7 +168,7 @@ void Intake::ApplyRemoved(EngineId engine, const telemetry::BlockRemoved& remove
   const auto tier = TierOf(removed.medium);
   metrics_.kv_blocks.Add(removed.hashes.size());
   if (!tier) return;
-  const BlockInterner::Scope scope{engine, removed.group.value_or(0)};
+  const BlockInterner::Scope scope{.engine = engine, .group = removed.group.value_or(0)};
   for (const telemetry::BlockHash& hash : removed.hashes) {
     const auto block = Resolve(hash, scope, engines_.NamespaceOf(engine), false);
     if (block) events_.Add(core::KvRemoved{.engine = engine, .block = *block, .tier = *tier});
@@ -214,7 +214,7 @@ std::vector<BlockId> Intake::InternKeys(EngineId engine, std::string_view name_s
   blocks.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const auto* digest = reinterpret_cast<const std::uint8_t*>(digests.data() + i * digest_bytes);
-    const auto bound = interner_.Intern(BlockKey::From(space, {digest, digest_bytes}), layout, {engine, 0});
+    const auto bound = interner_.Intern(BlockKey::From(space, {digest, digest_bytes}), layout, {.engine = engine});
     MoveView(engine, bound);
     blocks.push_back(bound.block);
   }
@@ -222,7 +222,7 @@ std::vector<BlockId> Intake::InternKeys(EngineId engine, std::string_view name_s
 }
 
 BlockId Intake::InternKey(EngineId engine, const BlockKey& key) {
-  const auto bound = interner_.Intern(key, LayoutOf(engine), {engine, 0});
+  const auto bound = interner_.Intern(key, LayoutOf(engine), {.engine = engine});
   MoveView(engine, bound);
   return bound.block;
 }

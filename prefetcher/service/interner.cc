@@ -28,46 +28,41 @@ BlockId BlockInterner::NewEntry() {
   return id;
 }
 
+void BlockInterner::BindAlias(BlockId block, const Alias& alias) {
+  std::vector<Alias>& bound = entries_[block.value].aliases;
+  if (std::find(bound.begin(), bound.end(), alias) != bound.end()) return;
+  if (aliases_.Bind(alias.scope, alias.low64, block)) bound.push_back(alias);
+}
+
 BlockInterner::Bound BlockInterner::Intern(const BlockKey& key, LayoutIndex layout, const Scope& scope) {
   Bound bound;
-  const FullKey full{key, layout};
-  const auto known = by_key_.find(full);
   const bool aliased = scope.engine.valid();
-  const AliasKey alias_key{key.alias(), scope};
-  const auto alias = aliased ? by_alias_.find(alias_key) : by_alias_.end();
-  const bool provisional =
-      alias != by_alias_.end() && alias->second.valid() && entries_[alias->second.value].provisional;
-
-  if (known != by_key_.end()) {
-    bound.block = known->second;
-  } else if (provisional) {
-    bound.block = alias->second;  // adopt: the engine has spoken of it already
-    entries_[bound.block.value].provisional = false;
-  } else {
-    bound.block = NewEntry();
-  }
-  if (known == by_key_.end()) {
-    entries_[bound.block.value].key = key;
-    entries_[bound.block.value].layout = layout;
-    by_key_.emplace(full, bound.block);
-  }
-
-  if (!aliased) return bound;
-  if (alias == by_alias_.end()) {
-    by_alias_.emplace(alias_key, bound.block);
-    entries_[bound.block.value].aliases.push_back(alias_key);
-  } else if (alias->second.valid() && alias->second != bound.block) {
-    if (provisional) {
-      bound.merged = alias->second;
-      std::erase(entries_[bound.merged.value].aliases, alias_key);
-      alias->second = bound.block;
-      entries_[bound.block.value].aliases.push_back(alias_key);
-    } else {  // two full keys behind one alias
-      std::erase(entries_[alias->second.value].aliases, alias_key);
-      alias->second = BlockId{};
-      ++ambiguous_;
+  const Alias alias{scope, key.alias()};
+  BlockId provisional;
+  if (aliased) {
+    const auto found = aliases_.Find(scope, alias.low64);
+    if (found.match == telemetry::AliasTable::Match::kUnique && entries_[found.block.value].provisional) {
+      provisional = found.block;
     }
   }
+  const FullKey full{key, layout};
+  if (const auto known = by_key_.find(full); known != by_key_.end()) {
+    bound.block = known->second;
+    bound.merged = provisional;
+  } else {
+    // What the engine has spoken of already is adopted, so that it stays true.
+    bound.block = provisional.valid() ? provisional : NewEntry();
+    Entry& entry = entries_[bound.block.value];
+    entry.provisional = false;
+    entry.key = key;
+    entry.layout = layout;
+    by_key_.emplace(full, bound.block);
+  }
+  if (bound.merged.valid()) {
+    std::erase(entries_[bound.merged.value].aliases, alias);
+    aliases_.Unbind(scope, alias.low64, bound.merged);
+  }
+  if (aliased) BindAlias(bound.block, alias);
   return bound;
 }
 
@@ -77,15 +72,12 @@ std::optional<BlockId> BlockInterner::Find(const BlockKey& key, LayoutIndex layo
 }
 
 std::optional<BlockId> BlockInterner::ResolveAlias(std::uint64_t low64, const Scope& scope, bool create) {
-  const AliasKey alias_key{low64, scope};
-  if (const auto it = by_alias_.find(alias_key); it != by_alias_.end()) {
-    return it->second.valid() ? std::optional<BlockId>(it->second) : std::nullopt;
-  }
-  if (!create) return std::nullopt;
+  const auto found = aliases_.Find(scope, low64);
+  if (found.match == telemetry::AliasTable::Match::kUnique) return found.block;
+  if (found.match == telemetry::AliasTable::Match::kAmbiguous || !create) return std::nullopt;
   const BlockId id = NewEntry();
   entries_[id.value].provisional = true;
-  entries_[id.value].aliases.push_back(alias_key);
-  by_alias_.emplace(alias_key, id);
+  BindAlias(id, {scope, low64});
   return id;
 }
 
@@ -106,7 +98,7 @@ std::vector<BlockId> BlockInterner::BlocksOf(const NamespaceFingerprint& space) 
 void BlockInterner::Forget(BlockId block) {
   FORELOAD_CHECK(block.value < entries_.size() && entries_[block.value].used, "forgetting a block that has no id");
   Entry& entry = entries_[block.value];
-  for (const AliasKey& alias : entry.aliases) by_alias_.erase(alias);
+  for (const Alias& alias : entry.aliases) aliases_.Unbind(alias.scope, alias.low64, block);
   if (!entry.provisional) by_key_.erase({entry.key, entry.layout});
   entry = Entry{};
   free_.push_back(block.value);

@@ -17,6 +17,7 @@
 
 #include "base/block_key.h"
 #include "base/ids.h"
+#include "telemetry/alias_table.h"
 
 namespace foreload::service {
 
@@ -25,12 +26,10 @@ using LayoutIndex = std::uint32_t;
 
 class BlockInterner {
  public:
-  // A scope of aliases: one engine (one data-parallel rank of it) and one KV-cache group.
-  struct Scope {
-    EngineId engine;
-    std::uint32_t group = 0;
-    friend bool operator==(const Scope&, const Scope&) = default;
-  };
+  // One engine (each data-parallel rank of it is one of its own here) and one KV-cache group.
+  using Scope = telemetry::AliasScope;
+  static constexpr std::size_t kAliasesMax = 16u << 20;
+
   struct Bound {
     BlockId block;
     // Set when an alias's provisional block turned out to be this one although both had ids already: the caller moves
@@ -70,18 +69,12 @@ class BlockInterner {
   void Forget(BlockId block);
 
   std::size_t size() const { return entries_.size() - free_.size(); }
-  std::uint64_t ambiguous_aliases() const { return ambiguous_; }
 
  private:
-  struct AliasKey {
-    std::uint64_t low64;
+  struct Alias {
     Scope scope;
-    friend bool operator==(const AliasKey&, const AliasKey&) = default;
-  };
-  struct AliasHash {
-    std::size_t operator()(const AliasKey& k) const noexcept {
-      return (k.low64 ^ (std::uint64_t{k.scope.engine.value} << 32) ^ k.scope.group) * 0x9E3779B97F4A7C15ull;
-    }
+    std::uint64_t low64 = 0;
+    friend bool operator==(const Alias&, const Alias&) = default;
   };
   struct FullKey {
     BlockKey key;
@@ -99,17 +92,17 @@ class BlockInterner {
     LayoutIndex layout = 0;
     bool used = false;
     bool provisional = false;
-    std::vector<AliasKey> aliases;  // bound to this entry: rarely more than one
+    std::vector<Alias> aliases;  // bound to this entry: rarely more than one
   };
 
   BlockId NewEntry();
+  void BindAlias(BlockId block, const Alias& alias);
 
   std::unordered_map<FullKey, BlockId, FullHash> by_key_;
-  std::unordered_map<AliasKey, BlockId, AliasHash> by_alias_;  // invalid id: ambiguous
+  telemetry::AliasTable aliases_{kAliasesMax};
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_;
   std::vector<LayoutFingerprint> layouts_{LayoutFingerprint{}};
-  std::uint64_t ambiguous_ = 0;
 };
 
 // Strings of one engine to dense ids. An id is free again after Release.

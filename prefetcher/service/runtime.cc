@@ -39,7 +39,6 @@ constexpr DurationNs kUsedScanInterval = 5 * kMillisecond;
 constexpr DurationNs kPublishInterval = 200 * kMillisecond;
 constexpr DurationNs kSweepInterval = 1 * kSecond;
 constexpr DurationNs kLoopStallMax = 10 * kSecond;      // beyond it /livez fails
-constexpr std::size_t kStagedPerTurn = 1024;
 constexpr int kRoundsPerTurn = 64;  // commands may answer at once with events; a turn ends all the same
 
 std::uint64_t RandomToken() {
@@ -61,7 +60,7 @@ const char* StateName(ssd::SsdState state) {
 
 struct Runtime::Impl {
   Impl(const ServiceConfig& config_in, MetricRegistry& registry)
-      : config(config_in), metrics(registry), core_metrics(registry), ssd_metrics(registry) {}
+      : config(config_in), metrics(registry), telemetry_metrics(registry), core_metrics(registry), ssd_metrics(registry) {}
 
   Status Open();
   Status OpenStores();
@@ -95,6 +94,7 @@ struct Runtime::Impl {
   std::unique_ptr<DramStore> dram;
   std::optional<RegionMap> dram_host;
   std::optional<RegionMap> dram_file;
+  telemetry::TelemetryMetrics telemetry_metrics;
   CoreMetrics core_metrics;
   ssd::SsdMetrics ssd_metrics;
   std::unique_ptr<ssd::SsdStore> ssd;
@@ -135,12 +135,12 @@ struct Runtime::Impl {
 // ---- start ----------------------------------------------------------------------------------------------------------
 
 Status Runtime::Impl::OpenStores() {
-  host_backend = MakeHostBackend();
+  host_backend = std::make_unique<HostBackend>();
   if (observing()) return OkStatus();
   FORELOAD_ASSIGN_OR_RETURN(dram, DramStore::Create({.bytes = config.dram.capacity_bytes,
                                                      .huge_pages = config.dram.huge_pages,
                                                      .lock_memory = config.dram.lock_memory}));
-  FORELOAD_ASSIGN_OR_RETURN(auto host_map, RegionMap::Create(*host_backend, dram->base(), dram->bytes()));
+  FORELOAD_ASSIGN_OR_RETURN(auto host_map, RegionMap::Register(*host_backend, dram->base(), dram->bytes(), dram->bytes()));
   dram_host = std::move(host_map);
   host_mover = std::make_unique<Mover>(
       *host_backend, clock,
@@ -151,12 +151,15 @@ Status Runtime::Impl::OpenStores() {
       [this](const MoveResult& result) { inbox.Push(result); });
   if (config.ssd.directory.empty()) return OkStatus();
 
-  FORELOAD_ASSIGN_OR_RETURN(auto choice, MakeFileBackend({.threads_only = config.ssd.io == SsdIo::kThreads,
-                                                          .uring_only = config.ssd.io == SsdIo::kUring}));
-  file_backend = std::move(choice.backend);
-  file_choice = choice.why;
+  FileBackendOptions io;
+  io.kind = config.ssd.io == SsdIo::kThreads ? FileBackendOptions::Kind::kThreadPool
+            : config.ssd.io == SsdIo::kUring ? FileBackendOptions::Kind::kUring
+                                             : FileBackendOptions::Kind::kAuto;
+  FileBackendChoice choice;
+  FORELOAD_ASSIGN_OR_RETURN(file_backend, MakeFileBackend(io, &choice));
+  file_choice = (choice.io_uring ? "io_uring: " : "thread pool: ") + choice.reason;
   spdlog::info("ssd: {}", file_choice);
-  FORELOAD_ASSIGN_OR_RETURN(auto file_map, RegionMap::Create(*file_backend, dram->base(), dram->bytes()));
+  FORELOAD_ASSIGN_OR_RETURN(auto file_map, RegionMap::Register(*file_backend, dram->base(), dram->bytes(), dram->bytes()));
   dram_file = std::move(file_map);
   FORELOAD_ASSIGN_OR_RETURN(
       ssd, ssd::SsdStore::Open({.directory = config.ssd.directory,
@@ -188,8 +191,9 @@ Status Runtime::Impl::OpenStores() {
 
 Status Runtime::Impl::Subscribe() {
   staging = std::make_unique<telemetry::StagingQueue>(
-      telemetry::StagingOptions{.items_max = config.limits.staging_items, .bytes_max = config.limits.staging_bytes},
-      metrics, [this] { inbox.Wake(); });
+      telemetry::StagingQueue::Options{.items_max = config.limits.staging_items,
+                                       .bytes_max = config.limits.staging_bytes},
+      telemetry_metrics, [this] { inbox.Wake(); });
   std::vector<telemetry::SourceConfig> sources;
   for (const EngineSettings& engine : config.engines) {
     const auto id = engines->IdFor(engine.name);
@@ -388,17 +392,16 @@ void Runtime::Impl::HandleControl(const ControlFrame& frame, TimeNs now) {
 
 void Runtime::Impl::HandleStaged(TimeNs now) {
   if (staging == nullptr) return;
-  staging->Drain(staged, kStagedPerTurn);
+  staging->Drain(staged);
   for (telemetry::StagedItem& item : staged) {
-    if (auto* kv = std::get_if<telemetry::StagedKvBatch>(&item)) {
-      intake->OnKvBatch(kv->source, kv->batch);
-    } else if (auto* access = std::get_if<telemetry::StagedAccessBatch>(&item)) {
-      intake->OnAccessBatch(access->source, now, *access->batch);
-    } else if (auto* view = std::get_if<telemetry::StagedViewState>(&item)) {
-      intake->OnViewState(view->source, view->state);
+    if (auto* kv = std::get_if<telemetry::KvEventBatch>(&item.content)) {
+      intake->OnKvBatch(item.source, *kv);
+    } else if (auto* access = std::get_if<std::unique_ptr<telemetry::AccessBatch>>(&item.content)) {
+      intake->OnAccessBatch(item.source, now, **access);
+    } else {
+      intake->OnViewState(item.source, std::get<telemetry::ViewState>(item.content));
     }
   }
-  if (staged.size() == kStagedPerTurn) inbox.Wake();
   staged.clear();
 }
 
