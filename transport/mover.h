@@ -24,6 +24,8 @@
 
 namespace foreload {
 
+struct TransportMetrics;
+
 enum class MoveClass : std::uint8_t { kDemand, kPrefetch, kWriteBehind };
 inline constexpr std::size_t kMoveClassCount = 3;
 
@@ -61,6 +63,7 @@ struct MoverOptions {
   DurationNs demand_window_ns = 50 * kMillisecond;
   DurationNs prefetch_cap_ns = 100 * kMicrosecond;
   DurationNs write_age_max_ns = 1 * kSecond;
+  TransportMetrics* metrics = nullptr;         // outlives the mover
 };
 
 class Mover {
@@ -74,18 +77,22 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // The sink is called for every job for which this returned ok, exactly once.
+  // The sink is called for every job for which this returned ok, exactly once. InvalidArgument: no parts, an empty part,
+  // or an invalid id. A live id used again is a bug and stops the process.
   Status Submit(MoveJob job);
   void Promote(TransferId id, TimeNs deadline);
   void Cancel(TransferId id);
 
-  struct Counters {  // monotonic, except the two gauges
+  struct Counters {  // monotonic, by class at the end, except the gauges
     std::uint64_t jobs_ok[kMoveClassCount];
     std::uint64_t jobs_failed[kMoveClassCount];
     std::uint64_t jobs_cancelled[kMoveClassCount];
+    std::uint64_t jobs_timeout[kMoveClassCount];
     std::uint64_t bytes[kMoveClassCount];
     std::uint64_t inflight_bytes;
     std::uint64_t queued_jobs;
+    std::uint64_t outstanding;                 // transfers at the backend
+    std::uint64_t completions;                 // that the backend ever returned: stands still when the device hangs
   };
   Counters counters() const;
 
