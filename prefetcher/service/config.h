@@ -1,9 +1,9 @@
 // What an operator may tell the sidecar: one TOML file, then environment, then flags.
 //
 // Absent takes the default; present but wrong refuses: the loader reports every fault at once, each as
-// `file:line:col: message`, an unknown key with the nearest right one. Quantities carry their unit in the text ("64GiB",
-// "500ms", "2.5GB/s"). Reading does not depend on the locale. Every key, its default and its meaning: config_schema.h;
-// docs/configuration.md is generated from the same table.
+// `file:line:col: message`, an unknown key with the nearest right one. Quantities carry their unit in the text
+// ("64GiB", "500ms", "2.5GB/s"). Reading does not depend on the locale. Every key, its default and its meaning:
+// config_schema.h; docs/configuration.md is generated from the same table.
 //
 // Precedence: flag (--set) > environment (FORELOAD_<KEY>, dots as underscores) > file > default.
 //
@@ -23,7 +23,7 @@
 namespace foreload::service {
 
 inline constexpr std::size_t kConfigFileBytesMax = 1u << 20;
-inline constexpr std::size_t kConfigFaultsMax = 50;    // reported; the rest are counted
+inline constexpr std::size_t kConfigFaultsMax = 50;  // reported; the rest are counted
 inline constexpr std::size_t kConfigEnginesMax = 1024;
 
 enum class Mode : std::uint8_t { kOff, kObserve, kOn };
@@ -47,16 +47,16 @@ struct LinkSettings {
 // these streams; one that only publishes KV events is known by them alone.
 struct EngineSettings {
   std::string name;
-  std::string kv_events;                 // ZeroMQ endpoint of its KV events; "": none
-  std::string kv_replay;                 // ZeroMQ endpoint of its replay ROUTER; "": gaps cannot be healed
-  bool kv_bind = false;                  // true: the sidecar binds kv_events and the engine connects
-  std::string topic;                     // subscription prefix; "": everything
+  std::string kv_events = {};  // ZeroMQ endpoint of its KV events; "": none
+  std::string kv_replay = {};  // ZeroMQ endpoint of its replay ROUTER; "": gaps cannot be healed
+  bool kv_bind = false;        // true: the sidecar binds kv_events and the engine connects
+  std::string topic = {};      // subscription prefix; "": everything
   Dialect dialect = Dialect::kAuto;
-  std::string access;                    // ZeroMQ endpoint of its access stream; "": none
-  std::string model_revision;            // namespace of an engine that only publishes: operator's revision string
-  std::uint32_t weights_epoch = 0;       // raise it when weights are reloaded in place
+  std::string access = {};          // ZeroMQ endpoint of its access stream; "": none
+  std::string model_revision = {};  // namespace of an engine that only publishes: operator's revision string
+  std::uint32_t weights_epoch = 0;  // raise it when weights are reloaded in place
   std::uint32_t data_parallel_rank = 0;
-  std::uint64_t block_bytes = 0;         // of one KV block, for observe mode; 0: unknown until it registers
+  std::uint64_t block_bytes = 0;           // of one KV block, for observe mode; 0: unknown until it registers
   double recompute_seconds_per_token = 0;  // 0: unknown; then no load is refused for being slower than recomputing
 
   friend bool operator==(const EngineSettings&, const EngineSettings&) = default;
@@ -72,20 +72,20 @@ struct ServiceConfig {
     LogLevel log_level = LogLevel::kInfo;
     LogFormat log_format = LogFormat::kText;
     DurationNs drain_timeout_ns = 20 * kSecond;
-    bool insecure = false;                       // allows plain TCP telemetry and HTTP beyond loopback
+    bool insecure = false;  // allows plain TCP telemetry beyond loopback
     DurationNs core_tick_ns = 10 * kMillisecond;
     friend bool operator==(const Service&, const Service&) = default;
   } service;
 
   struct Dram {
     std::uint64_t capacity_bytes = 4ull << 30;
-    bool huge_pages = true;                      // where the kernel allows it, else small pages and a log line
-    bool lock_memory = true;                     // within RLIMIT_MEMLOCK, else unlocked and a log line
+    bool huge_pages = true;   // where the kernel allows it, else small pages and a log line
+    bool lock_memory = true;  // within RLIMIT_MEMLOCK, else unlocked and a log line
     friend bool operator==(const Dram&, const Dram&) = default;
   } dram;
 
   struct Ssd {
-    std::string directory;                       // "": no SSD tier
+    std::string directory;  // "": no SSD tier
     std::uint64_t capacity_bytes = 64ull << 30;
     std::uint64_t segment_bytes = 256ull << 20;
     SsdIo io = SsdIo::kAuto;
@@ -112,7 +112,7 @@ struct ServiceConfig {
     DurationNs ttl_ns = 60 * kSecond;
     DurationNs session_horizon_ns = 30 * kSecond;
     double session_probability_min = 0.3;
-    double hold_out = 0.02;                      // share of sessions that are never prefetched for
+    double hold_out = 0.02;  // share of sessions that are never prefetched for
     friend bool operator==(const Prefetch&, const Prefetch&) = default;
   } prefetch;
 
@@ -122,7 +122,7 @@ struct ServiceConfig {
     std::uint32_t request_blocks_max = 1u << 16;
     std::uint32_t sessions_max = 1u << 20;
     std::uint32_t engines_max = 64;
-    std::uint32_t staging_items = 65536;             // between ingest threads and the core
+    std::uint32_t staging_items = 65536;  // between ingest threads and the core
     std::uint64_t staging_bytes = 256ull << 20;
     friend bool operator==(const Limits&, const Limits&) = default;
   } limits;
@@ -134,8 +134,8 @@ struct ServiceConfig {
   } observe;
 
   struct Record {
-    std::string file;                            // "": no recording
-    std::string salt_file;                       // 32 or more random bytes, mode 0600; "": no recording
+    std::string file;       // "": no recording
+    std::string salt_file;  // 32 or more random bytes, mode 0600; "": no recording
     std::uint64_t max_bytes = 4ull << 30;
     friend bool operator==(const Record&, const Record&) = default;
   } record;
@@ -149,7 +149,7 @@ struct ServiceConfig {
 using ConfigOverrides = std::vector<std::pair<std::string, std::string>>;
 
 struct ConfigSources {
-  std::string path;                  // "": defaults and overrides alone
+  std::string path = {};             // "": defaults and overrides alone
   ConfigOverrides environment = {};  // names as in the environment; those without a FORELOAD_ key are left alone
   ConfigOverrides flags = {};
 };
