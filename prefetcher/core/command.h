@@ -3,7 +3,8 @@
 //
 // Slot life as the core sees it: free -> loading (LoadToArena) -> ready (TransferDone ok) -> retiring (RetireSlot) ->
 // free (SlotFree). A load that fails retires its slot by itself: the executor takes the slot IN_FLIGHT -> RETIRED after
-// the last terminal event, sends TransferDone, and SlotFree once no reader holds it.
+// the last terminal event, sends TransferDone, and SlotFree once no reader holds it. Likewise a LoadToDram or AcceptStore
+// that fails gives its place in DRAM back by itself, without EvictDram.
 #pragma once
 
 #include <cstdint>
