@@ -33,9 +33,10 @@ def run(binary, build, corpus, seconds):
                "-print_final_stats=1", str(grown)]
     if (corpus / binary.name).is_dir():
         command.append(str(corpus / binary.name))
+    environment = {**os.environ, "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace",
-                              timeout=seconds + SLACK_SECONDS, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True,
+                              errors="replace", timeout=seconds + SLACK_SECONDS, check=False)
         output, code = done.stderr, done.returncode
     except subprocess.TimeoutExpired:
         output, code = "the fuzzer did not stop in time", -1

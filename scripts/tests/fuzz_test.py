@@ -40,6 +40,10 @@ class Fuzz(unittest.TestCase):
         self.assertIn("-max_total_time=7", seen)
         self.assertIn("corpus/a_fuzz", seen)
 
+    def test_undefined_behaviour_stops_a_fuzzer(self):
+        self.fuzzer("a_fuzz", 'case "$UBSAN_OPTIONS" in *halt_on_error=1*) exit 1;; esac')
+        self.assertEqual(self.run_fuzz().returncode, 1)
+
     def test_a_finding_fails_and_shows_the_end_of_its_output(self):
         self.fuzzer("a_fuzz", "true")
         self.fuzzer("b_fuzz", 'echo "heap-buffer-overflow" >&2; exit 77')
