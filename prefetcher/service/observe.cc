@@ -16,6 +16,8 @@ void ObserveAdapter::After(const core::EventBatch& batch) {
       if (stored->tier != core::Tier::kHbm || bytes == block_bytes_.end() || bytes->second == 0) continue;
       const core::BlockView view = core_.View(stored->engine, stored->block);
       if (view.in_dram || view.on_ssd) continue;
+      if (bytes_.size() <= stored->block.value) bytes_.resize(stored->block.value + 1);
+      bytes_[stored->block.value] = bytes->second;
       events_.Add(core::StoreOffered{.store = next_store_++,
                                      .engine = stored->engine,
                                      .block = stored->block,

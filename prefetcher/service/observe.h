@@ -24,6 +24,9 @@ class ObserveAdapter {
   // Bytes that one block of the engine would take here. 0: unknown, and then it stores nothing.
   void SetBlockBytes(EngineId engine, std::uint64_t bytes);
 
+  // Of a block that was offered; 0 when none was.
+  std::uint64_t BytesOf(BlockId block) const { return block.value < bytes_.size() ? bytes_[block.value] : 0; }
+
   // After the core has taken `batch`: adds what the engine would have done.
   void After(const core::EventBatch& batch);
   // A demand that this adapter asked for has ended: the engine uses what landed.
@@ -44,6 +47,7 @@ class ObserveAdapter {
   std::unordered_map<EngineId, std::uint64_t> block_bytes_;
   std::unordered_map<RequestId, Request> requests_;
   std::unordered_map<std::uint64_t, std::pair<RequestId, std::size_t>> demands_;  // -> request, first block
+  std::vector<std::uint64_t> bytes_;  // by BlockId
   std::uint64_t next_store_ = 1;
   std::uint64_t next_demand_ = 1;
 };

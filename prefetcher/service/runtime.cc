@@ -56,6 +56,17 @@ const char* StateName(ssd::SsdState state) {
   return "unknown";
 }
 
+telemetry::Dialect DialectOf(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::kAuto: return telemetry::Dialect::kAuto;
+    case Dialect::kVllm: return telemetry::Dialect::kVllm;
+    case Dialect::kSglang: return telemetry::Dialect::kSglang;
+    case Dialect::kTrtllm: return telemetry::Dialect::kTrtllm;
+    case Dialect::kMooncake: return telemetry::Dialect::kMooncake;
+  }
+  return telemetry::Dialect::kAuto;
+}
+
 }  // namespace
 
 struct Runtime::Impl {
@@ -194,29 +205,34 @@ Status Runtime::Impl::Subscribe() {
       telemetry::StagingQueue::Options{.items_max = config.limits.staging_items,
                                        .bytes_max = config.limits.staging_bytes},
       telemetry_metrics, [this] { inbox.Wake(); });
-  std::vector<telemetry::SourceConfig> sources;
+  telemetry::IngestOptions options;
   for (const EngineSettings& engine : config.engines) {
     const auto id = engines->IdFor(engine.name);
     if (!id) return ResourceExhausted("limits.engines_max is smaller than the number of [[engine]] tables");
     engines->SetDefaults(*id, engine);
     if (observe != nullptr && engine.block_bytes > 0) observe->SetBlockBytes(*id, engine.block_bytes);
+    telemetry::SourceConfig source{.name = engine.name, .insecure = config.service.insecure};
     if (!engine.kv_events.empty()) {
-      intake->BindSource(static_cast<telemetry::SourceIndex>(sources.size()), *id);
-      sources.push_back({.name = engine.name,
-                         .kind = telemetry::SourceKind::kKvEvents,
-                         .dialect = static_cast<telemetry::Dialect>(engine.dialect),
-                         .endpoint = engine.kv_events,
-                         .bind = engine.kv_bind,
-                         .replay_endpoint = engine.kv_replay,
-                         .topic = engine.topic});
+      source.kind = telemetry::SourceKind::kKvEvents;
+      source.dialect = DialectOf(engine.dialect);
+      source.endpoint = engine.kv_events;
+      source.bind = engine.kv_bind;
+      source.replay_endpoint = engine.kv_replay;
+      source.topic = engine.topic;
+      source.data_parallel_rank = engine.data_parallel_rank;
+      intake->BindSource(static_cast<telemetry::SourceIndex>(options.sources.size()), *id);
+      options.sources.push_back(source);
     }
     if (!engine.access.empty()) {
-      intake->BindSource(static_cast<telemetry::SourceIndex>(sources.size()), *id);
-      sources.push_back({.name = engine.name, .kind = telemetry::SourceKind::kAccess, .endpoint = engine.access});
+      source = {.name = engine.name, .kind = telemetry::SourceKind::kAccess, .endpoint = engine.access,
+                .insecure = config.service.insecure};
+      intake->BindSource(static_cast<telemetry::SourceIndex>(options.sources.size()), *id);
+      options.sources.push_back(source);
     }
   }
-  if (sources.empty()) return OkStatus();
-  FORELOAD_ASSIGN_OR_RETURN(ingest, telemetry::Ingest::Start(std::move(sources), *staging, metrics));
+  if (options.sources.empty()) return OkStatus();
+  FORELOAD_ASSIGN_OR_RETURN(ingest, telemetry::Ingest::Create(std::move(options), *staging, telemetry_metrics));
+  ingest->Start();
   return OkStatus();
 }
 
@@ -249,6 +265,7 @@ Status Runtime::Impl::Open() {
   if (observing()) {
     virtual_executor = std::make_unique<core::VirtualExecutor>(core_config);
     observe = std::make_unique<ObserveAdapter>(*core, events);
+    virtual_executor->block_bytes = [this](BlockId block) { return observe->BytesOf(block); };
   } else {
     executor = std::make_unique<Executor>(
         Executor::Parts{.host = *host_mover,
@@ -426,6 +443,7 @@ void Runtime::Impl::StepAll(TimeNs now) {
 void Runtime::Impl::ExecuteCommands(TimeNs now) {
   if (virtual_executor != nullptr) {
     virtual_executor->Execute(now, commands);
+    virtual_executor->TakeAnswers();  // answered from the commands themselves, below
     for (const core::Command& command : commands) {
       if (const auto* done = std::get_if<core::DemandDone>(&command)) observe->OnDemandDone(*done);
       if (const auto* forget = std::get_if<core::ForgetBlock>(&command)) interner.Forget(forget->block);
