@@ -22,7 +22,8 @@ using SourceIndex = std::uint32_t;
 enum class ViewState : std::uint8_t { kKnown, kUnknown, kRestarted };
 
 // Called on an ingest thread; must not block and must not keep references. A call that cannot be taken (the staging
-// queue is full) returns false: the source then treats it as a gap.
+// queue is full) returns false. A refused KV batch is left as it was: the source offers it again and replays what it
+// cannot hold meanwhile. A refused access batch is lost, and heals by re-announcement.
 class Sink {
  public:
   virtual ~Sink() = default;

@@ -230,7 +230,9 @@ TEST(SequenceTracker, SilentReplayIsRetriedThenGivenUpThenRebuilt) {
   for (int attempt = 0; attempt < 3; ++attempt) {
     EXPECT_EQ(driver.tracker.TakeReplayRequest(driver.now), 1u) << attempt;
     driver.now += 5 * kSecond;
-    if (attempt < 2) EXPECT_EQ(driver.Deliver(), "");
+    if (attempt < 2) {
+      EXPECT_EQ(driver.Deliver(), "");
+    }
   }
   EXPECT_EQ(driver.Deliver(), "U a2");
   EXPECT_FALSE(driver.tracker.replay_wanted());
