@@ -58,7 +58,8 @@ typedef struct fl_options {
   double recompute_seconds_per_token;  /* 0: unknown */
   int layer_major;
   int demand_only;               /* this instance wants no prediction */
-  const char *telemetry_endpoint; /* access stream, "ipc:///run/.../engine.access" or "tcp://*:5560"; NULL: none */
+  const char *telemetry_endpoint; /* access stream: "ipc:///run/foreload/engine.access", "tcp://127.0.0.1:5560", or
+                                   * "insecure+tcp://0.0.0.0:5560" on a network that is trusted; NULL: none */
   uint32_t breaker_open_ms;      /* how long demand fetches fail at once after one has timed out; 0: 1000 */
 } fl_options;
 
