@@ -39,7 +39,7 @@ def main(arguments=None):
         return 0
     if cases < options.at_least:
         raise SystemExit(f"{cases} cases match '{options.filter}', expected at least {options.at_least}")
-    print(json.dumps({"id": options.id, "value": failed + skipped, "unit": "cases", "cases": cases}))
+    print(json.dumps({"id": options.id, "value": failed + skipped, "unit": "tests", "cases": cases}))
     return 0
 
 

@@ -41,7 +41,7 @@ class ClaimError(Exception):
 class Claim:
     id: str
     sentence: str
-    command: str
+    command: object          # a string or a list of strings; the samples of all count
     target: float
     unit: str
     better: str
@@ -147,7 +147,7 @@ def parse_entry(raw, text, path, index):
         if name not in raw and field.default is dataclasses.MISSING:
             raise wrong(None, f"'{name}' is missing")
     for key, value in raw.items():
-        expected = {"target": (int, float), "repetitions": int, "timeout_seconds": int, "needs": list,
+        expected = {"command": (str, list), "target": (int, float), "repetitions": int, "timeout_seconds": int, "needs": list,
                     "interval": bool, "slow": bool}.get(key, str)
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise wrong(key, f"'{key}' has the wrong type")
@@ -204,25 +204,52 @@ def own_seconds():
     return usage.ru_utime + usage.ru_stime + mine.ru_utime + mine.ru_stime
 
 
-def run_once(claim, build):
-    """(samples, skipped reason, error, cores that others kept busy)."""
+@dataclasses.dataclass
+class Run:
+    """What one run of one command gave; claims with the same command share it."""
+    output: str = ""
+    error: str = ""
+    foreign: float = 0.0  # cores that others kept busy meanwhile
+
+
+def run_command(command, timeout_seconds, build):
     environment = {**os.environ, "FORELOAD_BUILD": str(build), "FORELOAD_DATA": str(data_folder())}
     busy, own, began = busy_seconds(), own_seconds(), time.monotonic()
     try:
-        done = subprocess.run(["bash", "-c", claim.command], cwd=ROOT, env=environment, text=True, errors="replace",
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=claim.timeout_seconds,
-                              check=False)
+        done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, text=True, errors="replace",
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout_seconds, check=False)
     except subprocess.TimeoutExpired:
-        return [], "", f"the command ran past {claim.timeout_seconds} s", 0.0
+        return Run(error=f"the command ran past {timeout_seconds} s")
     elapsed = max(time.monotonic() - began, 1e-3)
     foreign = max(0.0, ((busy_seconds() - busy) - (own_seconds() - own)) / elapsed) if elapsed > 0.5 else 0.0
-    samples, skipped, error = read_samples(claim, done.stdout)
-    if done.returncode != 0 and not skipped:
+    if done.returncode != 0:
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        error = f"the command exited with {done.returncode}: {last[:200]}"
-    elif not samples and not skipped and not error:
-        error = "the command printed no value for this id"
-    return samples, skipped, error, foreign
+        return Run(done.stdout, f"the command exited with {done.returncode}: {last[:200]}", foreign)
+    return Run(done.stdout, "", foreign)
+
+
+def run_once(claim, build, repetition, cache):
+    """(samples, skipped reason, error, cores that others kept busy) over all commands of the claim."""
+    samples, foreign = [], 0.0
+    for command in [claim.command] if isinstance(claim.command, str) else claim.command:
+        key = (command, repetition)
+        if key not in cache:
+            cache[key] = run_command(command, claim.timeout_seconds, build)
+        run = cache[key]
+        new, skipped, error = read_samples(claim, run.output)
+        if skipped:
+            return [], skipped, "", 0.0
+        error = run.error or error or ("" if new else "the command printed no value for this id")
+        if error:
+            return [], "", error, run.foreign
+        samples += new
+        foreign = max(foreign, run.foreign)
+    return samples, "", "", foreign
+
+
+def forget(claim, repetition, cache):
+    for command in [claim.command] if isinstance(claim.command, str) else claim.command:
+        cache.pop((command, repetition), None)
 
 
 def read_samples(claim, output):
@@ -245,7 +272,7 @@ def read_samples(claim, output):
     return samples, skipped, ""
 
 
-def measure(claim, build, progress):
+def measure(claim, build, progress, cache):
     for need in claim.needs:
         reason = lacks(need)
         if reason:
@@ -254,7 +281,9 @@ def measure(claim, build, progress):
     for repetition in range(claim.repetitions):
         for attempt in range(RERUNS_MAX + 1):
             progress(f"run {repetition + 1}/{claim.repetitions}" + (f", again ({attempt})" if attempt else ""))
-            new, skipped, error, foreign = run_once(claim, build)
+            if attempt:
+                forget(claim, repetition, cache)
+            new, skipped, error, foreign = run_once(claim, build, repetition, cache)
             if skipped:
                 return Verdict(claim, "skipped", why_not=skipped)
             if error:
@@ -331,7 +360,7 @@ def main(arguments=None):
 
 def run_all(claims, options):
     build = (options.build or ROOT / "build" / "dev").resolve()
-    verdicts = []
+    verdicts, cache = [], {}
     for index, claim in enumerate(claims, 1):
         def progress(text, index=index, claim=claim):
             print(f"[{index}/{len(claims)}] {claim.id}: {text}", file=sys.stderr, flush=True)
@@ -339,7 +368,7 @@ def run_all(claims, options):
         if claim.slow and not options.globs:
             verdict = Verdict(claim, "skipped", why_not="slow: name it to run it")
         else:
-            verdict = measure(claim, build, progress)
+            verdict = measure(claim, build, progress, cache)
         verdicts.append(verdict)
         if options.json:
             print(json.dumps(verdict.as_json()), flush=True)

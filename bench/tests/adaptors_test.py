@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import drive_claims  # noqa: E402
 import google_benchmark  # noqa: E402
 import timed  # noqa: E402
 import wire_conformance  # noqa: E402
@@ -27,6 +28,41 @@ def test_report(passed=0, failed=0, skipped=0):
     cases += [{"status": "RUN", "result": "COMPLETED", "failures": [{}]}] * failed
     cases += [{"status": "RUN", "result": "SKIPPED"}] * skipped + [{"status": "NOTRUN"}] * 5
     return json.dumps({"testsuites": [{"testsuite": cases}]})
+
+
+def drive_run(phase, **changes):
+    ledger = {"issued": 100, "useful": 80, "late": 10, "wasted": 10}
+    return {"phase": phase, "stall_total_seconds": 4.0, "demand_p99_seconds": 0.010, "verified_blocks": 9, "mismatches": 0,
+            "prefetch_hbm": ledger, "prefetch_dram": ledger, **changes}
+
+
+def drive_report(*runs):
+    return {"scenario": "weka", "runs": list(runs), "parameters": {
+        "engine.block_bytes": "64KiB", "engine.layer_groups": "4", "sidecar.ssd_rate": "16.384MB/s",
+        "sidecar.ssd_latency": "1ms"}}
+
+
+class Drive(unittest.TestCase):
+    def samples(self, *runs):
+        return {claim: values for claim, (values, _) in drive_claims.samples(drive_report(*runs)).items()}
+
+    def test_stall_and_p99_pair_the_runs_in_order(self):
+        got = self.samples(drive_run("demand-only"), drive_run("prefetch", stall_total_seconds=1.0),
+                           drive_run("demand-only", stall_total_seconds=2.0), drive_run("prefetch"))
+        self.assertEqual(got["main.weka_stall_ratio"], [0.25, 2.0])
+        # 16 KiB at 16.384 MB/s is 1 ms, and 1 ms of latency: 10 ms less 2 ms, of 10 ms.
+        self.assertAlmostEqual(got["main.demand_p99_ratio"][0], 0.8)
+
+    def test_observe_error_is_the_largest_difference_by_what_was_issued(self):
+        off = {"issued": 110, "useful": 70, "late": 10, "wasted": 30}
+        got = self.samples(drive_run("prefetch"), drive_run("observe", prefetch_hbm=off))
+        self.assertEqual(got["main.observe_outcome_error"], [20 / 200])
+
+    def test_mismatches_are_those_of_every_run_and_a_run_that_verified_nothing_is_an_error(self):
+        self.assertEqual(self.samples(drive_run("demand-only"), drive_run("prefetch", mismatches=2))["main.mismatches"],
+                         [0, 2])
+        with self.assertRaises(SystemExit):
+            self.samples(drive_run("prefetch", verified_blocks=0))
 
 
 class Adaptors(unittest.TestCase):

@@ -159,6 +159,19 @@ class Running(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("ran past 1 s", record["why_not"])
 
+    def test_claims_with_the_same_command_share_its_runs_and_a_list_adds_samples_up(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder) / "log"
+            record = json.dumps({"id": "main.thing_ns", "value": 7, "unit": "ns"})
+            other = record.replace("thing", "other")
+            command = json.dumps(f"echo x >> {log}; echo '{record}'; echo '{other}'")
+            first = entry(command=command, repetitions="2")
+            second = entry(command=f"[{command}, {say(9).replace('thing', 'other')}]", id='"main.other_ns"', repetitions="2")
+            status, out, _ = run(first + second, "--json")
+            self.assertEqual(status, 0, out)
+            self.assertEqual(log.read_text().count("x"), 2)
+            self.assertEqual([json.loads(line)["samples"] for line in out.splitlines()], [2, 4])
+
     def test_slow_claims_run_only_when_named(self):
         self.assertEqual(verdict(entry(slow="true"))[1]["holds"], "skipped")
         self.assertEqual(verdict(entry(slow="true"), "main.*")[1]["holds"], True)
