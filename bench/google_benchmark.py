@@ -2,7 +2,7 @@
 """Turns a Google Benchmark binary's output into the JSON line of one claim.
 
     google_benchmark.py --id main.lookup_ns --unit ns --binary BIN --filter REGEX --counter ns_per_block
-    google_benchmark.py --id main.x_ratio ... --filter 'Copy|Memcpy' --counter real_time --ratio Memcpy Copy
+    google_benchmark.py --id x.y ... --filter 'Copy|Memcpy' --counter real_time --ratio Memcpy Copy
 
 `--counter` names a user counter, or real_time, cpu_time, bytes_per_second, items_per_second. With --ratio each sample is
 the counter of a run whose name contains the first word, divided by that of the same repetition of the second; the

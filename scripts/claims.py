@@ -147,8 +147,8 @@ def parse_entry(raw, text, path, index):
         if name not in raw and field.default is dataclasses.MISSING:
             raise wrong(None, f"'{name}' is missing")
     for key, value in raw.items():
-        expected = {"command": (str, list), "target": (int, float), "repetitions": int, "timeout_seconds": int, "needs": list,
-                    "interval": bool, "slow": bool}.get(key, str)
+        expected = {"command": (str, list), "target": (int, float), "repetitions": int, "timeout_seconds": int,
+                    "needs": list, "interval": bool, "slow": bool}.get(key, str)
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise wrong(key, f"'{key}' has the wrong type")
     if raw["better"] not in BETTER:

@@ -32,8 +32,8 @@ def test_report(passed=0, failed=0, skipped=0):
 
 def drive_run(phase, **changes):
     ledger = {"issued": 100, "useful": 80, "late": 10, "wasted": 10}
-    return {"phase": phase, "stall_total_seconds": 4.0, "demand_p99_seconds": 0.010, "verified_blocks": 9, "mismatches": 0,
-            "prefetch_hbm": ledger, "prefetch_dram": ledger, **changes}
+    return {"phase": phase, "stall_total_seconds": 4.0, "demand_p99_seconds": 0.010, "verified_blocks": 9,
+            "mismatches": 0, "prefetch_hbm": ledger, "prefetch_dram": ledger, **changes}
 
 
 def drive_report(*runs):

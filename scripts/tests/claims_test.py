@@ -166,7 +166,8 @@ class Running(unittest.TestCase):
             other = record.replace("thing", "other")
             command = json.dumps(f"echo x >> {log}; echo '{record}'; echo '{other}'")
             first = entry(command=command, repetitions="2")
-            second = entry(command=f"[{command}, {say(9).replace('thing', 'other')}]", id='"main.other_ns"', repetitions="2")
+            both = f"[{command}, {say(9).replace('thing', 'other')}]"
+            second = entry(command=both, id='"main.other_ns"', repetitions="2")
             status, out, _ = run(first + second, "--json")
             self.assertEqual(status, 0, out)
             self.assertEqual(log.read_text().count("x"), 2)
