@@ -4,7 +4,7 @@
     google_benchmark.py --id main.lookup_ns --unit ns --binary BIN --filter REGEX --counter ns_per_block
     google_benchmark.py --id x.y ... --filter 'Copy|Memcpy' --counter real_time --ratio Memcpy Copy
 
-`--counter` names a user counter, or real_time, cpu_time, bytes_per_second, items_per_second. With --ratio each sample is
+    google_benchmark.py --id x.y_ratio --unit ratio ... --filter "Copy|Memcpy" --counter real_time --ratio Memcpy Copy
 the counter of a run whose name contains the first word, divided by that of the same repetition of the second; the
 repetitions of both are interleaved.
 """
