@@ -8,39 +8,53 @@ VirtualExecutor::VirtualExecutor(const CoreConfig& config) {
   for (std::size_t i = 0; i < kLinkCount; ++i) links_[i].config = config.links[i];
 }
 
+std::uint64_t VirtualExecutor::BytesOf(BlockId block) const {
+  return block_bytes ? block_bytes(block) : block_bytes_default;
+}
+
 void VirtualExecutor::Execute(TimeNs now, std::span<const Command> commands) {
   now_ = std::max(now_, now);
-  const auto bytes_of = [this](BlockId block) { return block_bytes ? block_bytes(block) : block_bytes_default; };
   for (const Command& command : commands) {
-    if (const auto* c = std::get_if<LoadToDram>(&command)) {
-      Queue(now_, Link::kSsdToDram, c->traffic, {.transfer = c->transfer, .bytes = bytes_of(c->block)});
-    } else if (const auto* c = std::get_if<LoadToArena>(&command)) {
-      Queue(now_, Link::kDramToHbm, c->traffic,
-            {.transfer = c->transfer, .bytes = bytes_of(c->block), .to_arena = true, .engine = c->engine, .slot = c->slot});
-    } else if (const auto* c = std::get_if<Spill>(&command)) {
-      Queue(now_, Link::kDramToSsd, Traffic::kWriteBehind, {.transfer = c->transfer, .bytes = bytes_of(c->block)});
-    } else if (const auto* c = std::get_if<AcceptStore>(&command)) {
-      const TransferStatus status = fault ? fault(c->transfer) : TransferStatus::kOk;
-      Push(now_, TransferDone{c->transfer, status, status == TransferStatus::kOk ? bytes_of(c->block) : 0, 0});
-    } else if (const auto* c = std::get_if<core::Promote>(&command)) {
-      Promote(c->transfer);
-    } else if (const auto* c = std::get_if<core::Cancel>(&command)) {
-      Cancel(now_, c->transfer);
-    } else if (const auto* c = std::get_if<RetireSlot>(&command)) {
-      Push(now_, SlotFree{c->engine, c->slot});
-    } else if (std::holds_alternative<RejectStore>(command) || std::holds_alternative<DemandDone>(command) ||
-               std::holds_alternative<PurgeDone>(command) || std::holds_alternative<FlushDone>(command)) {
-      answers_.push_back(command);
-    }
-    // EvictDram, DropSsd and ForgetBlock leave nothing to do: there are no bytes.
+    std::visit([this](const auto& c) { Carry(c); }, command);
   }
 }
 
-void VirtualExecutor::Queue(TimeNs now, Link link, Traffic traffic, Job job) {
+void VirtualExecutor::Carry(const LoadToDram& c) {
+  Job job;
+  job.transfer = c.transfer;
+  job.bytes = BytesOf(c.block);
+  Queue(Link::kSsdToDram, c.traffic, job);
+}
+
+void VirtualExecutor::Carry(const LoadToArena& c) {
+  Job job;
+  job.transfer = c.transfer;
+  job.bytes = BytesOf(c.block);
+  job.to_arena = true;
+  job.engine = c.engine;
+  job.slot = c.slot;
+  Queue(Link::kDramToHbm, c.traffic, job);
+}
+
+void VirtualExecutor::Carry(const Spill& c) {
+  Job job;
+  job.transfer = c.transfer;
+  job.bytes = BytesOf(c.block);
+  Queue(Link::kDramToSsd, Traffic::kWriteBehind, job);
+}
+
+void VirtualExecutor::Carry(const AcceptStore& c) {
+  const TransferStatus status = fault ? fault(c.transfer) : TransferStatus::kOk;
+  Push(now_, TransferDone{c.transfer, status, status == TransferStatus::kOk ? BytesOf(c.block) : 0, 0});
+}
+
+void VirtualExecutor::Carry(const RetireSlot& c) { Push(now_, SlotFree{c.engine, c.slot}); }
+
+void VirtualExecutor::Queue(Link link, Traffic traffic, Job job) {
   LinkState& state = links_[static_cast<std::size_t>(link)];
   job.serial = next_serial_++;
   state.waiting[static_cast<std::size_t>(traffic)].push_back(job);
-  if (!state.busy) Start(state, now);
+  if (!state.busy) Start(state, now_);
 }
 
 void VirtualExecutor::Start(LinkState& link, TimeNs now) {
@@ -76,10 +90,10 @@ void VirtualExecutor::Finish(LinkState& link) {
   Start(link, at);
 }
 
-void VirtualExecutor::Promote(TransferId transfer) {
+void VirtualExecutor::Carry(const Promote& c) {
   for (LinkState& link : links_) {
     std::deque<Job>& queue = link.waiting[static_cast<std::size_t>(Traffic::kPrefetch)];
-    const auto found = std::find_if(queue.begin(), queue.end(), [&](const Job& job) { return job.transfer == transfer; });
+    const auto found = std::find_if(queue.begin(), queue.end(), [&](const Job& job) { return job.transfer == c.transfer; });
     if (found == queue.end()) continue;
     link.waiting[static_cast<std::size_t>(Traffic::kDemand)].push_back(*found);
     queue.erase(found);
@@ -87,12 +101,12 @@ void VirtualExecutor::Promote(TransferId transfer) {
   }
 }
 
-void VirtualExecutor::Cancel(TimeNs now, TransferId transfer) {
+void VirtualExecutor::Carry(const Cancel& c) {
   for (LinkState& link : links_) {
     for (std::deque<Job>& queue : link.waiting) {
-      const auto found = std::find_if(queue.begin(), queue.end(), [&](const Job& job) { return job.transfer == transfer; });
+      const auto found = std::find_if(queue.begin(), queue.end(), [&](const Job& job) { return job.transfer == c.transfer; });
       if (found == queue.end()) continue;
-      Fail(now, *found, TransferStatus::kCancelled);
+      Fail(now_, *found, TransferStatus::kCancelled);
       queue.erase(found);
       return;
     }

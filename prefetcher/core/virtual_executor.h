@@ -72,13 +72,27 @@ class VirtualExecutor {
     Event event;
   };
 
-  void Queue(TimeNs now, Link link, Traffic traffic, Job job);
+  void Carry(const LoadToDram& c);
+  void Carry(const LoadToArena& c);
+  void Carry(const Spill& c);
+  void Carry(const Promote& c);
+  void Carry(const Cancel& c);
+  void Carry(const RetireSlot& c);
+  void Carry(const AcceptStore& c);
+  void Carry(const RejectStore& c) { answers_.push_back(c); }
+  void Carry(const DemandDone& c) { answers_.push_back(c); }
+  void Carry(const PurgeDone& c) { answers_.push_back(c); }
+  void Carry(const FlushDone& c) { answers_.push_back(c); }
+  void Carry(const EvictDram&) {}  // no bytes: nothing to do
+  void Carry(const DropSsd&) {}
+  void Carry(const ForgetBlock&) {}
+
+  std::uint64_t BytesOf(BlockId block) const;
+  void Queue(Link link, Traffic traffic, Job job);
   void Start(LinkState& link, TimeNs now);
   void Finish(LinkState& link);
   void Push(TimeNs at, const Event& event) { done_.push_back({at, next_serial_++, event}); }
   void Fail(TimeNs at, const Job& job, TransferStatus status);
-  void Promote(TransferId transfer);
-  void Cancel(TimeNs now, TransferId transfer);
   LinkState* EarliestEnd();
 
   std::array<LinkState, kLinkCount> links_;
