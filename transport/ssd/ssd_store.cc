@@ -453,7 +453,8 @@ Status SsdStore::Impl::Flush() {
 
 Status SsdStore::Impl::WaitWritable(TimeNs deadline) {
   Lock lock(mutex_);
-  const auto settled = [this] { return !segment_short_ || state_ != SsdState::kOn; };
+  const auto stopped = [this] { return state_ == SsdState::kWritesStopped && clock_.Now() < space_retry_at_; };
+  const auto settled = [&] { return !segment_short_ || state_ == SsdState::kOff || stopped(); };
   const std::chrono::steady_clock::time_point until{std::chrono::nanoseconds(deadline)};
   if (deadline == kTimeNever) {
     progress_.wait(lock, settled);
@@ -461,7 +462,7 @@ Status SsdStore::Impl::WaitWritable(TimeNs deadline) {
     return DeadlineExceeded("no SSD segment became free");
   }
   if (state_ == SsdState::kOff) return OffError(last_error_);
-  if (state_ == SsdState::kWritesStopped) return ResourceExhausted("SSD writes are stopped: " + last_error_);
+  if (stopped()) return ResourceExhausted("SSD writes are stopped: " + last_error_);
   return OkStatus();
 }
 

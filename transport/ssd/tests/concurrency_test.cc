@@ -40,7 +40,7 @@ TEST(SsdConcurrencyTest, OwnerAndStoreThreadsAgree) {
   ASSERT_TRUE(bench.store->Flush().ok());
   stop = true;
   watcher.join();
-  EXPECT_EQ(bench.durable.size() + bench.failed.size(), finished);  // each exactly once
+  EXPECT_EQ(bench.Durable().size() + bench.Failed().size(), finished);  // each exactly once
   EXPECT_EQ(bench.store->durable_sequence(), finished);
 }
 

@@ -108,7 +108,7 @@ TEST(SsdKillTest, NothingDurableIsLostToKillDashNine) {
   constexpr std::uint64_t kCapacityMib = 256;  // nothing is reclaimed
   const std::uint64_t seed = 17;
   Rng rng(seed);
-  TempDir dir;
+  TempDir dir(TempDir::Where::kDisk);
   Told told;
   for (int round = 0; round < 12; ++round) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(round));
@@ -123,7 +123,7 @@ TEST(SsdKillTest, NothingDurableIsLostToKillDashNine) {
 TEST(SsdKillTest, KillDuringReclaimKeepsCapacityAndBytes) {
   constexpr std::uint64_t kCapacityMib = 4;
   Rng rng(23);
-  TempDir dir;
+  TempDir dir(TempDir::Where::kDisk);
   Told told;
   for (int round = 0; round < 6; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));

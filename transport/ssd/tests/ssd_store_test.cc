@@ -74,7 +74,7 @@ TEST_F(SsdStoreTest, TheFirstVersionStaysAndAnotherLayoutReplaces) {
   ASSERT_TRUE(bench_.Write(1, kSmall, 1).ok());
   EXPECT_EQ(bench_.Write(1, kSmall, 1).code(), StatusCode::kAlreadyExists);
   ASSERT_TRUE(bench_.Write(1, kSmall, 2).ok());
-  EXPECT_EQ(bench_.dropped.at(1), DropReason::kReplaced);
+  EXPECT_EQ(bench_.Dropped().at(1), DropReason::kReplaced);
   EXPECT_TRUE(bench_.Read(1, kSmall, 2).ok());
   EXPECT_EQ(bench_.Read(1, kSmall, 1).code(), StatusCode::kNotFound);
   ASSERT_TRUE(store().Flush().ok());
@@ -143,7 +143,7 @@ TEST_F(SsdStoreTest, AnOpenWriteHoldsTheWatermarkBack) {
   const IoResult moved = bench_.MoveParts(first->parts, true);
   ASSERT_TRUE(bench_.Write(2, kSmall).ok());
   ASSERT_TRUE(store().Flush().ok());
-  EXPECT_EQ(bench_.durable.count(2), 1u);
+  EXPECT_EQ(bench_.Durable().count(2), 1u);
   EXPECT_EQ(store().durable_sequence(), 0u);
   ASSERT_TRUE(store().FinishWrite(first.value(), moved).ok());
   ASSERT_TRUE(store().Flush().ok());
@@ -157,7 +157,7 @@ TEST_F(SsdStoreTest, OneSyncCoversManyRecords) {
   const auto before = bench_.metrics->syncs.value();
   ASSERT_TRUE(store().Flush().ok());
   EXPECT_EQ(bench_.metrics->syncs.value(), before + 1);
-  EXPECT_EQ(bench_.durable.size(), 20u);
+  EXPECT_EQ(bench_.Durable().size(), 20u);
 }
 
 TEST_F(SsdStoreTest, EnoughUnsyncedBytesStartASync) {
@@ -197,8 +197,8 @@ TEST_F(SsdStoreTest, ADropBeforeTheSyncIsReportedAsNotDurable) {
   ASSERT_TRUE(bench_.Write(1, kSmall).ok());
   EXPECT_TRUE(store().Drop(KeyOf(1)));
   ASSERT_TRUE(store().Flush().ok());
-  EXPECT_TRUE(bench_.durable.empty());
-  EXPECT_EQ(bench_.failed.at(1).code(), StatusCode::kCancelled);
+  EXPECT_TRUE(bench_.Durable().empty());
+  EXPECT_EQ(bench_.Failed().at(1).code(), StatusCode::kCancelled);
 }
 
 TEST_F(SsdStoreTest, OldSegmentsAreReclaimedWithinTheCapacity) {
@@ -209,30 +209,29 @@ TEST_F(SsdStoreTest, OldSegmentsAreReclaimedWithinTheCapacity) {
     EXPECT_LE(store().stats().used_bytes, 4u << 20);
     EXPECT_LE(DiskUse(dir_.path()), (4u << 20) + (64u << 10));
   }
+  bench_.ExpectAllReadable(kQuarter);
+  EXPECT_GT(bench_.metrics->reclaimed_segments.value(), 5u);
+  bench_.Close();  // reclaim may run until here
+  for (const auto& [id, reason] : bench_.Dropped()) EXPECT_EQ(reason, DropReason::kReclaimed);
+  ASSERT_TRUE(bench_.Open().ok());
   const auto stored = bench_.Stored();
   EXPECT_GE(stored.size(), 8u);
   EXPECT_EQ(*stored.rbegin(), 59u);
-  EXPECT_EQ(stored.size(), 60u - bench_.dropped.size());  // each is stored or was reported
-  for (const auto& [id, reason] : bench_.dropped) {
-    EXPECT_EQ(reason, DropReason::kReclaimed);
-    EXPECT_EQ(stored.count(id), 0u);
-  }
-  for (const std::uint64_t id : stored) EXPECT_TRUE(bench_.Read(id, kQuarter).ok());
-  EXPECT_GT(bench_.metrics->reclaimed_segments.value(), 5u);
+  for (std::uint64_t id = 0; id < 60; ++id) EXPECT_NE(stored.count(id), bench_.Dropped().count(id)) << id;
 }
 
 TEST_F(SsdStoreTest, ASegmentThatIsReadIsSparedOnce) {
   bench_.options.capacity_bytes = 4 << 20;
   ASSERT_TRUE(bench_.Open().ok());
   for (std::uint64_t id = 0; id < 8; ++id) ASSERT_TRUE(bench_.Write(id, kQuarter).ok());
-  ASSERT_EQ(bench_.dropped.size(), 0u);
+  ASSERT_EQ(bench_.Dropped().size(), 0u);
   for (std::uint64_t id = 0; id < 4; ++id) ASSERT_TRUE(bench_.Read(id, kQuarter).ok());  // the oldest segment
   std::uint64_t id = 8;
-  while (bench_.dropped.empty()) ASSERT_TRUE(bench_.Write(id++, kQuarter).ok());
-  EXPECT_EQ(bench_.dropped.count(0), 0u) << "the segment that was read went first";
-  EXPECT_EQ(bench_.dropped.count(4), 1u);
+  while (bench_.Dropped().empty()) ASSERT_TRUE(bench_.Write(id++, kQuarter).ok());
+  EXPECT_EQ(bench_.Dropped().count(0), 0u) << "the segment that was read went first";
+  EXPECT_EQ(bench_.Dropped().count(4), 1u);
   EXPECT_EQ(bench_.metrics->spared_segments.value(), 1u);
-  while (bench_.dropped.count(0) == 0) ASSERT_TRUE(bench_.Write(id++, kQuarter).ok());  // once only
+  while (bench_.Dropped().count(0) == 0) ASSERT_TRUE(bench_.Write(id++, kQuarter).ok());  // once only
   ASSERT_LT(id, 40u);
 }
 
@@ -247,8 +246,8 @@ TEST_F(SsdStoreTest, ASegmentInUseIsNotReclaimed) {
   auto oldest = pin(0);
   ASSERT_TRUE(oldest.ok());
   for (std::uint64_t id = 1; id < 20; ++id) ASSERT_TRUE(bench_.Write(id, kQuarter).ok()) << id;
-  EXPECT_EQ(bench_.dropped.count(0), 0u);
-  EXPECT_EQ(bench_.dropped.count(4), 1u);  // the younger segment went instead
+  EXPECT_EQ(bench_.Dropped().count(0), 0u);
+  EXPECT_EQ(bench_.Dropped().count(4), 1u);  // the younger segment went instead
 
   ASSERT_TRUE(store().Find(KeyOf(19)));
   auto newest = pin(19);  // now nothing can make room
@@ -264,13 +263,16 @@ TEST_F(SsdStoreTest, ASegmentInUseIsNotReclaimed) {
   EXPECT_EQ(store().WaitWritable(MonotonicNow() + 20 * kMillisecond).code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(store().FinishRead(oldest.value(), IoResult::kCancelled).code(), StatusCode::kCancelled);
   EXPECT_TRUE(bench_.Write(id, kQuarter).ok());  // waits until the segment is free
-  EXPECT_EQ(bench_.dropped.count(0), 1u);
+  EXPECT_EQ(bench_.Dropped().count(0), 1u);
   EXPECT_EQ(store().FinishRead(newest.value(), IoResult::kCancelled).code(), StatusCode::kCancelled);
 }
 
 TEST_F(SsdStoreTest, DirectAndBufferedFilesReadEachOther) {
+  TempDir disk(TempDir::Where::kDisk);
+  bench_.options.directory = disk.path() + "/ssd";
   bench_.options.direct_io = DirectIo::kAuto;
   ASSERT_TRUE(bench_.Open().ok());
+  RecordProperty("direct_io", store().stats().direct_io ? 1 : 0);
   ASSERT_TRUE(bench_.Write(1, kSmall).ok());
   bench_.options.direct_io = DirectIo::kOff;
   ASSERT_TRUE(bench_.Open().ok());
@@ -280,6 +282,7 @@ TEST_F(SsdStoreTest, DirectAndBufferedFilesReadEachOther) {
   ASSERT_TRUE(bench_.Open().ok());
   EXPECT_TRUE(bench_.Read(1, kSmall).ok());
   EXPECT_TRUE(bench_.Read(2, kSmall).ok());
+  bench_.Close();
 }
 
 TEST_F(SsdStoreTest, ASecondStoreOnTheDirectoryIsRefusedAndToldWho) {
@@ -335,7 +338,7 @@ TEST_F(SsdStoreTest, ChecksumsThatTheCallerKnowsAreTakenAndChecked) {
   ASSERT_EQ(bench_.MoveParts(header, true), IoResult::kOk);
   ASSERT_TRUE(store().FinishWrite(plan.value(), IoResult::kOk).ok());
   EXPECT_EQ(bench_.Read(9, {4096}).code(), StatusCode::kDataLoss);
-  EXPECT_EQ(bench_.dropped.at(9), DropReason::kCorrupt);
+  EXPECT_EQ(bench_.Dropped().at(9), DropReason::kCorrupt);
   EXPECT_FALSE(store().Find(KeyOf(9)));
   EXPECT_EQ(bench_.metrics->checksum_failures.value(), 1u);
 }

@@ -15,12 +15,17 @@
 namespace foreload::ssd::testing {
 namespace {
 
-constexpr std::size_t kMemoryBytes = 16 << 20;
+constexpr std::size_t kMemoryBytes = 4 << 20;
+constexpr std::uintmax_t kRoomInMemory = 512 << 20;
 
 }  // namespace
 
-TempDir::TempDir() {
-  std::string name = (std::filesystem::temp_directory_path() / "foreload-ssd-XXXXXX").string();
+TempDir::TempDir(Where where) {
+  std::error_code error;
+  const auto room = std::filesystem::space("/dev/shm", error);
+  const bool memory = where == Where::kMemory && !error && room.available > kRoomInMemory;
+  const std::filesystem::path parent = memory ? "/dev/shm" : std::filesystem::temp_directory_path();
+  std::string name = (parent / "foreload-ssd-XXXXXX").string();
   FORELOAD_CHECK(::mkdtemp(name.data()) != nullptr, "mkdtemp");
   path_ = name;
 }
@@ -183,7 +188,7 @@ Status TestFiles::Sync(int fd) {
 
 Status TestFiles::SyncAndForget(int fd) {
   FORELOAD_RETURN_IF_ERROR(Sync(fd));
-  return real_->SyncAndForget(fd);
+  return log_ == nullptr ? real_->SyncAndForget(fd) : OkStatus();
 }
 
 Status TestFiles::Truncate(int fd, std::uint64_t bytes) {
@@ -381,10 +386,34 @@ std::set<std::uint64_t> StoreBench::Stored() {
   return ids;
 }
 
+void StoreBench::ExpectAllReadable(const ExtentSizes& sizes) {
+  for (const std::uint64_t id : Stored()) {
+    const Status status = Read(id, sizes);
+    if (status.code() == StatusCode::kNotFound) {
+      EXPECT_TRUE(WaitFor([&] { return dropped.count(id) == 1; })) << id;
+    } else {
+      EXPECT_TRUE(status.ok()) << id << ": " << status.ToString();
+    }
+  }
+}
+
 bool StoreBench::WaitFor(const std::function<bool()>& condition) {
   std::unique_lock lock(sink_mutex);
   const std::chrono::steady_clock::time_point until{std::chrono::nanoseconds(TestDeadline())};
   return sink_called.wait_until(lock, until, condition);
+}
+
+std::set<std::uint64_t> StoreBench::Durable() {
+  const std::lock_guard lock(sink_mutex);
+  return durable;
+}
+std::map<std::uint64_t, Status> StoreBench::Failed() {
+  const std::lock_guard lock(sink_mutex);
+  return failed;
+}
+std::map<std::uint64_t, DropReason> StoreBench::Dropped() {
+  const std::lock_guard lock(sink_mutex);
+  return dropped;
 }
 
 // ---- files

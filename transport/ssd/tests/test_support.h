@@ -23,10 +23,12 @@
 
 namespace foreload::ssd::testing {
 
-// A directory of its own, mode 0700, removed at the end.
+// A directory of its own, mode 0700, removed at the end. In memory where there is room for that: a test that cuts a file
+// at every offset would wait for the disk most of its time. kDisk: where temporary files normally are.
 class TempDir {
  public:
-  TempDir();
+  enum class Where { kMemory, kDisk };
+  explicit TempDir(Where where = Where::kMemory);
   ~TempDir();
   const std::string& path() const { return path_; }
 
@@ -141,7 +143,12 @@ class StoreBench {
   Status Read(std::uint64_t id, const ExtentSizes& sizes, std::uint8_t layout = 1);  // DataLoss too when bytes differ
   Status ReadRun(std::uint64_t id, const ExtentSizes& sizes, std::uint32_t first, std::uint32_t count);
   std::set<std::uint64_t> Stored();
+  // Each stored record reads byte-exact, unless reclaim has just taken and reported it.
+  void ExpectAllReadable(const ExtentSizes& sizes);
   bool WaitFor(const std::function<bool()>& condition);  // checked under sink_mutex, after each sink call
+  std::set<std::uint64_t> Durable();
+  std::map<std::uint64_t, Status> Failed();
+  std::map<std::uint64_t, DropReason> Dropped();
 
   std::function<void(std::uint64_t id)> on_durable;  // called first in the sinks
   std::function<void(std::uint64_t id)> on_dropped;
