@@ -150,7 +150,6 @@ Result<std::unique_ptr<AccessBatch>> DecodeAccessBatch(std::span<const std::uint
   if (batch->publisher_id().size() != kPublisherIdBytes || batch->engine().size() > kIdBytesMax) {
     return BatchError(AccessError::kPublisher, "publisher id or engine name of an impossible size", counts);
   }
-  batch->DiscardUnknownFields();
   RemoveBadEvents(*batch, counts);
   return batch;
 }
