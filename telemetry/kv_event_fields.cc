@@ -10,7 +10,7 @@ namespace {
 
 using enum EventField;
 
-// Every name on record; docs/wire.md says who sends which. Sorted for binary search.
+// Every name on record; docs/wire.md says who sends which.
 constexpr std::pair<std::string_view, EventField> kNames[] = {
     {"additional_salt", kSalt},
     {"backend_id", kEnvelope},
@@ -55,10 +55,34 @@ constexpr std::array kRemovedPositions{kType, kHashes, kMedium, kGroup, kLocalit
 // SGLang from 0.5.18 on puts named fields of a salted store here, where vLLM has the LoRA name.
 constexpr std::uint32_t kNamedFieldsPosition = 7;
 
+// Open addressing over the names, filled at compile time: a look-up is one or two comparisons. Length and outer letters
+// tell nearly all of them apart.
+constexpr std::size_t kSlots = 128;
+constexpr std::uint8_t kNoName = 0xff;
+
+constexpr std::size_t SlotOf(std::string_view name) {
+  const auto letter = [&](std::size_t i) { return static_cast<unsigned char>(name[i]); };
+  return (name.size() * 31 + letter(0) * 7u + letter(name.size() / 2) * 3u + letter(name.size() - 1)) % kSlots;
+}
+
+constexpr std::array<std::uint8_t, kSlots> kNameAt = [] {
+  std::array<std::uint8_t, kSlots> slots{};
+  slots.fill(kNoName);
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    std::size_t slot = SlotOf(kNames[i].first);
+    while (slots[slot] != kNoName) slot = (slot + 1) % kSlots;
+    slots[slot] = static_cast<std::uint8_t>(i);
+  }
+  return slots;
+}();
+
 EventField FieldOf(std::string_view name) {
-  const auto* it = std::lower_bound(std::begin(kNames), std::end(kNames), name,
-                                    [](const auto& entry, std::string_view wanted) { return entry.first < wanted; });
-  return it != std::end(kNames) && it->first == name ? it->second : kUnknown;
+  if (name.empty()) return kUnknown;
+  for (std::size_t slot = SlotOf(name); kNameAt[slot] != kNoName; slot = (slot + 1) % kSlots) {
+    const auto& [known, field] = kNames[kNameAt[slot]];
+    if (known == name) return field;
+  }
+  return kUnknown;
 }
 
 bool IsEmptyArray(const MsgpackNode& node) { return node.kind == MsgpackKind::kArray && node.size == 0; }

@@ -1,5 +1,6 @@
 #include "telemetry/msgpack_tape.h"
 
+#include <algorithm>
 #include <bit>
 #include <exception>
 #include <msgpack.hpp>
@@ -77,6 +78,8 @@ MsgpackParse MsgpackTape::Parse(std::span<const std::uint8_t> payload, const Msg
   if (nodes_.capacity() > kKeptNodesMax) std::vector<MsgpackNode>().swap(nodes_);
   nodes_.clear();
   open_.clear();
+  // Two nodes for three bytes is more than real batches have, and bounded by what was received.
+  nodes_.reserve(std::min(payload.size() / 3 * 2, kKeptNodesMax));
   if (payload.empty()) return MsgpackParse::kTruncated;
 
   TapeVisitor visitor(nodes_, open_, limits);
