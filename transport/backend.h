@@ -26,46 +26,46 @@ using RegionId = Id<struct RegionTag, std::uint32_t>;
 struct Region {
   enum class Kind : std::uint8_t { kHostMemory, kFile };
   Kind kind = Kind::kHostMemory;
-  void* base = nullptr;        // kHostMemory
-  std::uint64_t bytes = 0;     // both; a file may grow up to this
-  int fd = -1;                 // kFile; stays the caller's, open until Unregister returns
-  bool direct = false;         // kFile: opened with O_DIRECT, so offsets, lengths and addresses are 4 KiB multiples
+  void* base = nullptr;     // kHostMemory
+  std::uint64_t bytes = 0;  // both; a file may grow up to this
+  int fd = -1;              // kFile; stays the caller's, open until Unregister returns
+  bool direct = false;      // kFile: opened with O_DIRECT, so offsets, lengths and addresses are 4 KiB multiples
 };
 
 struct Transfer {
-  std::uint64_t token = 0;     // the caller's; comes back in the completion
+  std::uint64_t token = 0;  // the caller's; comes back in the completion
   RegionId source;
   std::uint64_t source_offset = 0;
   RegionId destination;
   std::uint64_t destination_offset = 0;
-  std::uint64_t bytes = 0;     // > 0
+  std::uint64_t bytes = 0;  // > 0
 };
 
 enum class TransferError : std::uint8_t {
   kNone,
-  kBadRegion,     // unknown region, or outside it
-  kShort,         // fewer bytes than asked for
-  kIo,            // the device said no: `errnum`
-  kNoSpace,       // ENOSPC, EDQUOT
+  kBadRegion,  // unknown region, or outside it
+  kShort,      // fewer bytes than asked for
+  kIo,         // the device said no: `errnum`
+  kNoSpace,    // ENOSPC, EDQUOT
   kShutdown
 };
 
 struct Completion {
   std::uint64_t token = 0;
-  std::uint64_t bytes = 0;     // moved; == asked when error is kNone
+  std::uint64_t bytes = 0;  // moved; == asked when error is kNone
   TransferError error = TransferError::kNone;
   int errnum = 0;
 };
 
 struct Capabilities {
-  std::string name;                    // "host", "uring", "sim", "fault(host)"
+  std::string name;  // "host", "uring", "sim", "fault(host)"
   bool memory_to_memory = false;
   bool file_to_memory = false;
   bool memory_to_file = false;
-  std::uint32_t queue_depth = 1;       // transfers outstanding at most
+  std::uint32_t queue_depth = 1;  // transfers outstanding at most
   std::uint64_t transfer_bytes_max = 0;
-  std::uint64_t alignment = 1;         // of offsets and lengths on the file side
-  int poll_fd = -1;                    // readable when Poll may return something; -1: call Poll, work is done inside it
+  std::uint64_t alignment = 1;  // of offsets and lengths on the file side
+  int poll_fd = -1;             // readable when Poll may return something; -1: call Poll, work is done inside it
 };
 
 class Backend {

@@ -21,7 +21,9 @@ struct IoOutcome {
 TransferError ErrorFromErrno(int errnum);
 
 // True when `moved` of one O_DIRECT call can only mean that the file ends there.
-inline bool EndsInsideBlock(bool direct, std::uint64_t moved) { return direct && moved % kDirectAlignment != 0; }
+inline bool EndsInsideBlock(bool direct, std::uint64_t moved) {
+  return direct && moved % kDirectAlignment != 0;
+}
 
 // Blocks until all bytes are moved, the file ends (kShort) or an error. Exactly one of the two ends is a file.
 IoOutcome MoveFileBytes(const TransferEnd& source, const TransferEnd& destination, std::uint64_t bytes);

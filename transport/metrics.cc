@@ -44,12 +44,12 @@ TransportMetrics::TransportMetrics(MetricRegistry& registry, std::string_view li
     const MetricLabels labels{{"link", name}, {"class", move_class}};
     PerClass& cells = classes[c];
     cells.bytes = &registry.AddCounter("foreload_transport_moved_bytes_total", "Bytes moved", labels);
-    cells.queued_seconds = &registry.AddHistogram("foreload_transport_queued_seconds",
-                                                  "From a job's submission to its first transfer",
-                                                  DurationBucketsSeconds(), labels);
-    cells.service_seconds = &registry.AddHistogram("foreload_transport_service_seconds",
-                                                   "From a job's first transfer to its end", DurationBucketsSeconds(),
-                                                   labels);
+    cells.queued_seconds =
+        &registry.AddHistogram("foreload_transport_queued_seconds", "From a job's submission to its first transfer",
+                               DurationBucketsSeconds(), labels);
+    cells.service_seconds =
+        &registry.AddHistogram("foreload_transport_service_seconds", "From a job's first transfer to its end",
+                               DurationBucketsSeconds(), labels);
     for (std::size_t o = 0; o < kMoveOutcomeCount; ++o) {
       const std::string outcome(MoveOutcomeName(static_cast<MoveResult::Outcome>(o)));
       cells.jobs[o] = &registry.AddCounter("foreload_transport_jobs_total", "Jobs ended, by outcome",
@@ -64,8 +64,8 @@ TransportMetrics::TransportMetrics(MetricRegistry& registry, std::string_view li
   const MetricLabels labels{{"link", name}};
   queued_jobs = &registry.AddGauge("foreload_transport_queued_jobs", "Jobs with work not yet submitted", labels);
   inflight_bytes = &registry.AddGauge("foreload_transport_inflight_bytes", "Bytes submitted and not ended", labels);
-  link_bytes_per_second = &registry.AddGauge("foreload_transport_link_bytes_per_second",
-                                             "Link rate as learned, or its throttle", labels);
+  link_bytes_per_second =
+      &registry.AddGauge("foreload_transport_link_bytes_per_second", "Link rate as learned, or its throttle", labels);
 }
 
 void TransportMetrics::Observe(const EndedJob& job) {

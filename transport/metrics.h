@@ -16,9 +16,9 @@ namespace foreload {
 inline constexpr std::size_t kMoveOutcomeCount = 4;
 inline constexpr std::size_t kTransferErrorCount = 6;
 
-std::string_view MoveClassName(MoveClass move_class);               // "demand", "prefetch", "write_behind"
-std::string_view MoveOutcomeName(MoveResult::Outcome outcome);      // "ok", "cancelled", "timeout", "failed"
-std::string_view TransferErrorName(TransferError error);            // "none", "bad_region", ...
+std::string_view MoveClassName(MoveClass move_class);           // "demand", "prefetch", "write_behind"
+std::string_view MoveOutcomeName(MoveResult::Outcome outcome);  // "ok", "cancelled", "timeout", "failed"
+std::string_view TransferErrorName(TransferError error);        // "none", "bad_region", ...
 
 // `link` comes from a closed set fixed at start: "ssd_dram", "dram_hbm".
 struct TransportMetrics {
@@ -34,7 +34,7 @@ struct TransportMetrics {
   std::array<Counter*, kTransferErrorCount> errors{};  // failed jobs by the first reason; [kNone] stays null
   Gauge* queued_jobs = nullptr;
   Gauge* inflight_bytes = nullptr;
-  Gauge* link_bytes_per_second = nullptr;              // learned, or the throttle
+  Gauge* link_bytes_per_second = nullptr;  // learned, or the throttle
 
   void Observe(const EndedJob& job);
 };

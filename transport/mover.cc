@@ -23,19 +23,21 @@
 namespace foreload {
 namespace {
 
-constexpr std::size_t kBatch = 64;                              // transfers and completions per turn
-constexpr int kEmptyPollsMax = 16;                              // before a backend without poll_fd gets a short rest
+constexpr std::size_t kBatch = 64;  // transfers and completions per turn
+constexpr int kEmptyPollsMax = 16;  // before a backend without poll_fd gets a short rest
 constexpr DurationNs kShortRestNs = 50 * kMicrosecond;
-constexpr DurationNs kRestMaxNs = 10 * kMillisecond;            // while anything is queued or outstanding
-constexpr std::size_t kThreadNameMax = 15;                      // Linux
-constexpr unsigned long kThrottledTimerSlackNs = 1000;          // the default 50 us would show in a throttled link's rate
+constexpr DurationNs kRestMaxNs = 10 * kMillisecond;    // while anything is queued or outstanding
+constexpr std::size_t kThreadNameMax = 15;              // Linux
+constexpr unsigned long kThrottledTimerSlackNs = 1000;  // the default 50 us would show in a throttled link's rate
 
-constexpr std::size_t Index(MoveClass move_class) { return static_cast<std::size_t>(move_class); }
+constexpr std::size_t Index(MoveClass move_class) {
+  return static_cast<std::size_t>(move_class);
+}
 
 struct Request {
   enum class Kind : std::uint8_t { kSubmit, kPromote, kCancel };
   Kind kind = Kind::kSubmit;
-  MoveJob job;       // kSubmit; else its id and deadline alone
+  MoveJob job;  // kSubmit; else its id and deadline alone
   TimeNs at = 0;
 };
 
@@ -79,11 +81,11 @@ struct Mover::Impl {
 
   // Shared.
   const int event_fd;
-  std::mutex mutex;                    // inbox, sleeping, stopping
+  std::mutex mutex;  // inbox, sleeping, stopping
   std::vector<Request> inbox;
   bool sleeping = false;
   bool stopping = false;
-  std::atomic<bool> has_mail{false};   // inbox or stopping changed; saves a lock per turn
+  std::atomic<bool> has_mail{false};  // inbox or stopping changed; saves a lock per turn
   std::array<std::atomic<std::size_t>, kMoveClassCount> live_jobs{};  // by class at submission
   struct ClassCounters {
     std::array<std::atomic<std::uint64_t>, kMoveOutcomeCount> jobs{};
@@ -224,8 +226,8 @@ void Mover::Impl::Rest(std::size_t refused) {
     if (has_mail.load(std::memory_order_relaxed)) return;
     sleeping = true;
   }
-  std::array<pollfd, 2> fds{{{.fd = event_fd, .events = POLLIN, .revents = 0},
-                             {.fd = capabilities.poll_fd, .events = POLLIN, .revents = 0}}};
+  std::array<pollfd, 2> fds{
+      {{.fd = event_fd, .events = POLLIN, .revents = 0}, {.fd = capabilities.poll_fd, .events = POLLIN, .revents = 0}}};
   const bool watch_backend = queue.outstanding() > 0 && capabilities.poll_fd >= 0;
   const timespec timeout{.tv_sec = rest / kSecond, .tv_nsec = rest % kSecond};
   ::ppoll(fds.data(), watch_backend ? 2 : 1, rest == kTimeNever ? nullptr : &timeout, nullptr);

@@ -1,7 +1,8 @@
 // One link's worker: a demand queue and a prefetch queue in front of one backend, on one thread of its own.
 //
 // - Demand first, always; inside a class, earliest deadline first, then order of submission.
-// - Prefetch in flight is capped at max(one part, 100 us of the link) while demand was seen on it within 50 ms; else the
+// - Prefetch in flight is capped at max(one part, 100 us of the link) while demand was seen on it within 50 ms; else
+// the
 //   backend's full depth. The cap falls at the next demand (DESIGN section 8).
 // - A job is one or more parts that succeed or fail together: its completion comes once, after the terminal event of
 //   every part that was submitted; after the first failure no further part of it is submitted.
@@ -51,19 +52,19 @@ struct MoveResult {
   TransferError error = TransferError::kNone;  // of the first failed part
   int errnum = 0;
   std::uint64_t bytes = 0;
-  DurationNs queued_ns = 0;                    // from Submit to the first part's submission
-  DurationNs service_ns = 0;                   // from the first part's submission to the last terminal event
+  DurationNs queued_ns = 0;   // from Submit to the first part's submission
+  DurationNs service_ns = 0;  // from the first part's submission to the last terminal event
 };
 
 struct MoverOptions {
-  std::string name;                            // thread name and metric label
-  std::size_t queue_jobs_max = 65536;          // per class; beyond it Submit says ResourceExhausted
-  double link_bytes_per_second = 1e9;          // first guess for the 100 us cap; learned afterwards
-  double throttle_bytes_per_second = 0;        // > 0: pace submissions to this rate (tests, drive scenarios)
+  std::string name;                      // thread name and metric label
+  std::size_t queue_jobs_max = 65536;    // per class; beyond it Submit says ResourceExhausted
+  double link_bytes_per_second = 1e9;    // first guess for the 100 us cap; learned afterwards
+  double throttle_bytes_per_second = 0;  // > 0: pace submissions to this rate (tests, drive scenarios)
   DurationNs demand_window_ns = 50 * kMillisecond;
   DurationNs prefetch_cap_ns = 100 * kMicrosecond;
   DurationNs write_age_max_ns = 1 * kSecond;
-  TransportMetrics* metrics = nullptr;         // outlives the mover
+  TransportMetrics* metrics = nullptr;  // outlives the mover
 };
 
 class Mover {
@@ -77,8 +78,8 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // The sink is called for every job for which this returned ok, exactly once. InvalidArgument: no parts, an empty part,
-  // or an invalid id. A live id used again is a bug and stops the process.
+  // The sink is called for every job for which this returned ok, exactly once. InvalidArgument: no parts, an empty
+  // part, or an invalid id. A live id used again is a bug and stops the process.
   Status Submit(MoveJob job);
   void Promote(TransferId id, TimeNs deadline);
   void Cancel(TransferId id);
@@ -91,8 +92,8 @@ class Mover {
     std::uint64_t bytes[kMoveClassCount];
     std::uint64_t inflight_bytes;
     std::uint64_t queued_jobs;
-    std::uint64_t outstanding;                 // transfers at the backend
-    std::uint64_t completions;                 // that the backend ever returned: stands still when the device hangs
+    std::uint64_t outstanding;  // transfers at the backend
+    std::uint64_t completions;  // that the backend ever returned: stands still when the device hangs
   };
   Counters counters() const;
 

@@ -13,7 +13,9 @@ namespace {
 constexpr std::uint64_t kSliceAlignment = 4096;  // cuts stay valid for direct files
 constexpr double kRateDecay = 1.0 / 8;           // towards a slower sample; a faster one counts at once
 
-constexpr std::size_t Index(MoveClass move_class) { return static_cast<std::size_t>(move_class); }
+constexpr std::size_t Index(MoveClass move_class) {
+  return static_cast<std::size_t>(move_class);
+}
 
 std::uint64_t BytesIn(double bytes_per_second, DurationNs duration) {
   return static_cast<std::uint64_t>(bytes_per_second * static_cast<double>(duration) / 1e9);
@@ -21,8 +23,7 @@ std::uint64_t BytesIn(double bytes_per_second, DurationNs duration) {
 
 std::uint64_t SliceLimit(double throttle, std::uint64_t transfer_bytes_max) {
   std::uint64_t limit = kSliceBytesMax;
-  if (throttle > 0)
-    limit = std::clamp(BytesIn(throttle, kThrottledSliceNs), kThrottledSliceBytesMin, kSliceBytesMax);
+  if (throttle > 0) limit = std::clamp(BytesIn(throttle, kThrottledSliceNs), kThrottledSliceBytesMin, kSliceBytesMax);
   limit = std::min(limit, transfer_bytes_max);
   return limit > kSliceAlignment ? limit / kSliceAlignment * kSliceAlignment : limit;
 }

@@ -1,5 +1,5 @@
-// What a mover does next, as a pure state machine: jobs, completions and `now` go in; transfers and ended jobs come out.
-// No thread, clock or backend inside, so that every decision can be tested by hand. The rules are mover.h's.
+// What a mover does next, as a pure state machine: jobs, completions and `now` go in; transfers and ended jobs come
+// out. No thread, clock or backend inside, so that every decision can be tested by hand. The rules are mover.h's.
 //
 // A job's parts are merged where they adjoin on both sides, then submitted in slices of at most kSliceBytesMax, so that
 // demand overtakes anything else at the next slice. With a throttle the link is emulated: a slice occupies it for
@@ -24,10 +24,10 @@ namespace foreload {
 
 inline constexpr std::uint64_t kSliceBytesMax = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kThrottledSliceBytesMin = std::uint64_t{64} << 10;
-inline constexpr DurationNs kThrottledSliceNs = kMillisecond;      // of the emulated link, within the two above
-inline constexpr DurationNs kThrottleAheadNs = 100 * kMicrosecond; // submitted before the link is free
-inline constexpr DurationNs kThrottleCreditNs = kMillisecond;      // a submission that late still used the whole link
-inline constexpr DurationNs kRateWindowNs = kMillisecond;          // shortest busy time that teaches the link's rate
+inline constexpr DurationNs kThrottledSliceNs = kMillisecond;       // of the emulated link, within the two above
+inline constexpr DurationNs kThrottleAheadNs = 100 * kMicrosecond;  // submitted before the link is free
+inline constexpr DurationNs kThrottleCreditNs = kMillisecond;       // a submission that late still used the whole link
+inline constexpr DurationNs kRateWindowNs = kMillisecond;           // shortest busy time that teaches the link's rate
 
 struct EndedJob {
   MoveResult result;
@@ -73,8 +73,8 @@ class MoverQueue {
     MoveClass move_class = MoveClass::kPrefetch;
     MoveClass submitted_as = MoveClass::kPrefetch;
     bool live = false;
-    bool started = false;   // a slice was submitted
-    bool unsent = false;    // has slices that were not; then it is in a heap
+    bool started = false;  // a slice was submitted
+    bool unsent = false;   // has slices that were not; then it is in a heap
     bool cancelled = false;
     TimeNs deadline = kTimeNever;
     TimeNs submitted_at = 0;
@@ -105,8 +105,8 @@ class MoverQueue {
     std::uint32_t part = 0;
     std::uint64_t part_offset = 0;
     std::uint64_t bytes = 0;
-    TimeNs due_at = 0;              // of its last byte on the emulated link
-    TimeNs link_free_before = 0;    // to undo
+    TimeNs due_at = 0;            // of its last byte on the emulated link
+    TimeNs link_free_before = 0;  // to undo
     bool first = false;
   };
   struct Held {
@@ -143,12 +143,12 @@ class MoverQueue {
   std::vector<Job> jobs_;
   std::vector<std::uint32_t> free_jobs_;
   std::unordered_map<TransferId, std::uint32_t> by_id_;
-  std::array<Heap, kMoveClassCount> waiting_;  // nothing submitted yet
-  std::array<Heap, kMoveClassCount> running_;  // some slices submitted
+  std::array<Heap, kMoveClassCount> waiting_;                   // nothing submitted yet
+  std::array<Heap, kMoveClassCount> running_;                   // some slices submitted
   std::deque<std::pair<std::uint32_t, std::uint64_t>> writes_;  // (slot, order), oldest first; ended ones are skipped
-  std::vector<Flight> flights_;                // by token
+  std::vector<Flight> flights_;                                 // by token
   std::vector<std::uint32_t> free_flights_;
-  std::vector<Held> held_;                     // min-heap
+  std::vector<Held> held_;  // min-heap
   std::vector<EndedJob> ended_;
 
   std::array<std::uint64_t, kMoveClassCount> unsent_{};    // jobs with unsubmitted slices

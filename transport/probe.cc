@@ -38,7 +38,8 @@ ProbeLine ProbeThreadPool() {
 }
 
 ProbeLine ProbeHugePages() {
-  void* reserved = ::mmap(nullptr, kProbeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+  void* reserved =
+      ::mmap(nullptr, kProbeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
   if (reserved != MAP_FAILED) {
     ::munmap(reserved, kProbeBytes);
     return {.name = "huge pages", .works = true, .why = "2 MiB pages from the reserved pool"};
@@ -77,11 +78,12 @@ ProbeLine ProbeDirect(const std::string& directory) {
   if (direct < 0) {
     line.why = Status::FromErrno(errno, "open with O_DIRECT in " + directory).message() + "; buffered files are used";
   } else {
-    const std::unique_ptr<void, void (*)(void*)> block(std::aligned_alloc(kDirectAlignment, kDirectAlignment), std::free);
-    line.works = block != nullptr && ::pwrite(direct, block.get(), kDirectAlignment, 0) ==
-                                         static_cast<ssize_t>(kDirectAlignment);
-    line.why = line.works ? "works in " + directory
-                          : Status::FromErrno(errno, "O_DIRECT write in " + directory).message();
+    const std::unique_ptr<void, void (*)(void*)> block(std::aligned_alloc(kDirectAlignment, kDirectAlignment),
+                                                       std::free);
+    line.works = block != nullptr &&
+                 ::pwrite(direct, block.get(), kDirectAlignment, 0) == static_cast<ssize_t>(kDirectAlignment);
+    line.why =
+        line.works ? "works in " + directory : Status::FromErrno(errno, "O_DIRECT write in " + directory).message();
     ::close(direct);
   }
   ::close(plain);

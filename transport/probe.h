@@ -7,9 +7,9 @@
 namespace foreload {
 
 struct ProbeLine {
-  std::string name;   // "host", "io_uring", "thread pool", "huge pages", "memlock", "O_DIRECT"
+  std::string name;  // "host", "io_uring", "thread pool", "huge pages", "memlock", "O_DIRECT"
   bool works = false;
-  std::string why;    // in words, with what to change when it does not work
+  std::string why;  // in words, with what to change when it does not work
 };
 
 // Tries each thing for real and undoes it. `directory`: where the SSD tier would lie; empty: O_DIRECT is not tried.

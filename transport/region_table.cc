@@ -12,7 +12,9 @@ namespace {
 
 constexpr std::uint32_t kGenerations = UINT32_MAX / kRegionsMax;  // so that no id is ever RegionId::kInvalidValue
 
-bool IsAligned(std::uint64_t value) { return value % kDirectAlignment == 0; }
+bool IsAligned(std::uint64_t value) {
+  return value % kDirectAlignment == 0;
+}
 
 TransferEnd EndOf(const Region& region, std::uint64_t offset, std::uint32_t slot) {
   TransferEnd end;

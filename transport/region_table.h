@@ -1,7 +1,7 @@
 // The regions that a backend knows, and the one check that every transfer passes before it is performed.
 //
-// A region's slot counts the transfers that name it, so that Unregister can refuse while one is outstanding. Ids carry a
-// generation: a stale id never names the region that took its slot.
+// A region's slot counts the transfers that name it, so that Unregister can refuse while one is outstanding. Ids carry
+// a generation: a stale id never names the region that took its slot.
 //
 // Thread: any (one short lock per call).
 #pragma once

@@ -16,7 +16,9 @@ constexpr std::uint64_t kSlabBytesMax = std::uint64_t{32} << 20;
 constexpr std::uint64_t kSlabsWanted = 128;  // bounds what one class can hold back of a small arena
 constexpr std::uint64_t kArenaBytesMax = std::uint64_t{1} << 46;
 
-std::uint64_t RoundUp(std::uint64_t bytes) { return (bytes + kDramAlignment - 1) / kDramAlignment * kDramAlignment; }
+std::uint64_t RoundUp(std::uint64_t bytes) {
+  return (bytes + kDramAlignment - 1) / kDramAlignment * kDramAlignment;
+}
 
 std::uint64_t SlabBytesFor(std::uint64_t bytes) {
   return std::clamp(std::bit_floor(std::max<std::uint64_t>(bytes / kSlabsWanted, 1)), kSlabBytesMin, kSlabBytesMax);
@@ -42,12 +44,14 @@ Result<std::unique_ptr<DramStore>> DramStore::Create(const DramStoreOptions& opt
   store->slab_bytes_ = slab;
   store->slabs_.resize(bytes / slab);
   for (std::uint32_t i = 0; i < store->slabs_.size(); ++i) store->free_slabs_.insert(store->free_slabs_.end(), i);
-  store->summary_ = std::to_string(bytes >> 20) + " MiB in " + std::to_string(store->slabs_.size()) + " slabs; " +
-                    mapping.summary;
+  store->summary_ =
+      std::to_string(bytes >> 20) + " MiB in " + std::to_string(store->slabs_.size()) + " slabs; " + mapping.summary;
   return store;
 }
 
-DramStore::~DramStore() { UnmapArena({.base = base_, .bytes = mapped_bytes_, .summary = {}}); }
+DramStore::~DramStore() {
+  UnmapArena({.base = base_, .bytes = mapped_bytes_, .summary = {}});
+}
 
 Result<DramBlock> DramStore::Allocate(std::uint64_t bytes) {
   if (bytes == 0) return InvalidArgument("a block has at least one byte");

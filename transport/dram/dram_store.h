@@ -2,7 +2,8 @@
 //
 // A block's size is rounded up to 4 KiB and names its size class. A slab serves one class while any of its slots is in
 // use, and returns to the common pool when the last one is freed, so that classes may come and go: nothing is lost
-// beyond the tails of partly used slabs. A block larger than a slab takes whole adjacent slabs. Offsets are 4 KiB-aligned.
+// beyond the tails of partly used slabs. A block larger than a slab takes whole adjacent slabs. Offsets are 4
+// KiB-aligned.
 //
 // A block is a plain handle; freeing one twice, or one of another store, stops the process.
 //
@@ -23,16 +24,16 @@ namespace foreload {
 inline constexpr std::uint64_t kDramAlignment = 4096;
 
 struct DramStoreOptions {
-  std::uint64_t bytes = 0;        // of the arena; rounded down to whole slabs
-  bool huge_pages = true;         // ask for them; without any, the store works with small ones and says so
-  bool lock_memory = true;        // ask for it; refused: not locked, and Summary says so
-  int numa_node = -1;             // prefer this node's memory; -1: where the kernel likes
-  std::uint64_t slab_bytes = 0;   // a power of two; 0: bytes / 128, rounded to one within 256 KiB .. 32 MiB
+  std::uint64_t bytes = 0;       // of the arena; rounded down to whole slabs
+  bool huge_pages = true;        // ask for them; without any, the store works with small ones and says so
+  bool lock_memory = true;       // ask for it; refused: not locked, and Summary says so
+  int numa_node = -1;            // prefer this node's memory; -1: where the kernel likes
+  std::uint64_t slab_bytes = 0;  // a power of two; 0: bytes / 128, rounded to one within 256 KiB .. 32 MiB
 };
 
 struct DramBlock {
-  std::uint64_t offset = 0;       // in the arena
-  std::uint64_t bytes = 0;        // as asked for
+  std::uint64_t offset = 0;  // in the arena
+  std::uint64_t bytes = 0;   // as asked for
 };
 
 class DramStore {
@@ -67,8 +68,8 @@ class DramStore {
   struct Slab {
     enum class Use : std::uint8_t { kFree, kSlots, kLarge, kLargeTail };
     Use use = Use::kFree;
-    std::uint64_t slot_bytes = 0;          // kSlots: of the class; kLarge: of the whole block
-    std::uint32_t used = 0;                // slots
+    std::uint64_t slot_bytes = 0;  // kSlots: of the class; kLarge: of the whole block
+    std::uint32_t used = 0;        // slots
     std::uint32_t slots = 0;
     std::vector<std::uint64_t> free_bits;  // 1: free
   };
@@ -86,8 +87,8 @@ class DramStore {
   std::uint64_t bytes_used_ = 0;
   std::string summary_;
   std::vector<Slab> slabs_;
-  std::set<std::uint32_t> free_slabs_;                           // lowest first: used memory stays together
-  std::map<std::uint64_t, std::set<std::uint32_t>> partial_;     // by slot bytes: slabs with free and used slots
+  std::set<std::uint32_t> free_slabs_;                        // lowest first: used memory stays together
+  std::map<std::uint64_t, std::set<std::uint32_t>> partial_;  // by slot bytes: slabs with free and used slots
 };
 
 }  // namespace foreload

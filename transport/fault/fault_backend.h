@@ -22,13 +22,13 @@ namespace foreload {
 struct FaultOptions {
   std::uint64_t seed = 1;
   double fail_probability = 0;
-  double fail_after_moving = 0.5;   // share of the failed ones that move their bytes first
-  double short_probability = 0;     // moves a prefix, then kShort
+  double fail_after_moving = 0.5;  // share of the failed ones that move their bytes first
+  double short_probability = 0;    // moves a prefix, then kShort
   double delay_probability = 0;
   std::uint32_t delay_polls_max = 8;
-  double refuse_probability = 0;    // a Submit that accepts nothing
-  bool reorder = false;             // completions leave in random order
-  std::uint64_t granule = 1;        // shortened lengths are multiples of it (4096 for direct files)
+  double refuse_probability = 0;  // a Submit that accepts nothing
+  bool reorder = false;           // completions leave in random order
+  std::uint64_t granule = 1;      // shortened lengths are multiples of it (4096 for direct files)
 };
 
 class FaultBackend final : public Backend {
@@ -85,8 +85,8 @@ class FaultBackend final : public Backend {
 
   const std::unique_ptr<Backend> inner_;
   const FaultOptions options_;
-  int epoll_fd_ = -1;   // inner poll_fd and event_fd_ in one; -1 when the inner one has none
-  int event_fd_ = -1;   // readable while something is held
+  int epoll_fd_ = -1;  // inner poll_fd and event_fd_ in one; -1 when the inner one has none
+  int event_fd_ = -1;  // readable while something is held
   bool signalled_ = false;
 
   mutable std::mutex mutex_;  // everything below: the hooks come from other threads

@@ -1,9 +1,9 @@
 #include "transport/host/host_backend.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
+#include "transport/host/stream_copy.h"
 
 namespace foreload {
 
@@ -12,7 +12,9 @@ HostBackend::HostBackend(HostBackendOptions options)
   FORELOAD_CHECK(options.queue_depth > 0 && options.slice_bytes > 0, "a queue and a slice need a size");
 }
 
-HostBackend::~HostBackend() { FORELOAD_CHECK(outstanding_ == 0, "poll until nothing is outstanding before destroying"); }
+HostBackend::~HostBackend() {
+  FORELOAD_CHECK(outstanding_ == 0, "poll until nothing is outstanding before destroying");
+}
 
 Capabilities HostBackend::capabilities() const {
   Capabilities capabilities;
@@ -60,7 +62,7 @@ std::size_t HostBackend::Poll(std::span<Completion> completions) {
     } else {
       const std::uint64_t bytes = std::min(job.transfer.bytes - job.done, budget);
       if (bytes == 0) break;
-      std::memcpy(job.destination + job.done, job.source + job.done, bytes);
+      StreamCopy(job.destination + job.done, job.source + job.done, bytes);
       job.done += bytes;
       budget -= bytes;
       if (job.done < job.transfer.bytes) break;

@@ -41,8 +41,8 @@ class HostBackend final : public Backend {
 
   const HostBackendOptions options_;
   RegionTable regions_;
-  std::vector<Job> ring_;       // queue_depth entries
-  std::size_t head_ = 0;        // oldest
+  std::vector<Job> ring_;  // queue_depth entries
+  std::size_t head_ = 0;   // oldest
   std::size_t outstanding_ = 0;
 };
 

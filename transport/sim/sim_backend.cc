@@ -31,7 +31,9 @@ SimBackend::SimBackend(const Clock& clock, SimBackendOptions options)
   FORELOAD_CHECK(options.bytes_per_second > 0 && options.queue_depth > 0, "a link needs bandwidth and depth");
 }
 
-SimBackend::~SimBackend() { FORELOAD_CHECK(flights_.empty(), "poll until nothing is outstanding before destroying"); }
+SimBackend::~SimBackend() {
+  FORELOAD_CHECK(flights_.empty(), "poll until nothing is outstanding before destroying");
+}
 
 Capabilities SimBackend::capabilities() const {
   Capabilities capabilities;

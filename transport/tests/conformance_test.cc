@@ -25,7 +25,16 @@ constexpr std::uint64_t kEndBytes = std::uint64_t{4} << 20;
 constexpr std::uint64_t kBlock = 4096;
 
 enum class End : std::uint8_t { kMemory, kFile, kDirectFile };
-enum class Kind : std::uint8_t { kHost, kUring, kUringPlain, kThreadPool, kSim, kFaultHost, kFaultUring, kFaultThreadPool };
+enum class Kind : std::uint8_t {
+  kHost,
+  kUring,
+  kUringPlain,
+  kThreadPool,
+  kSim,
+  kFaultHost,
+  kFaultUring,
+  kFaultThreadPool
+};
 
 struct Param {
   Kind kind;
@@ -54,7 +63,9 @@ std::string EndName(End end) {
 std::string ParamName(const Param& param) {
   return KindName(param.kind) + EndName(param.source) + "To" + EndName(param.destination);
 }
-void PrintTo(const Param& param, std::ostream* out) { *out << ParamName(param); }
+void PrintTo(const Param& param, std::ostream* out) {
+  *out << ParamName(param);
+}
 
 // Memory or a file, filled and read back from outside the backend.
 class TransferSide {
@@ -114,8 +125,7 @@ class ConformanceTest : public ::testing::TestWithParam<Param> {
 
   void Start(std::uint32_t depth) {
     auto made = Make(depth);
-    if (!made.ok() && made.status().code() != StatusCode::kInvalidArgument)
-      GTEST_SKIP() << made.status().ToString();
+    if (!made.ok() && made.status().code() != StatusCode::kInvalidArgument) GTEST_SKIP() << made.status().ToString();
     ASSERT_TRUE(made.ok()) << made.status().ToString();
     backend_ = std::move(made).value();
     source_->Write(0, content_);
@@ -147,8 +157,7 @@ class ConformanceTest : public ::testing::TestWithParam<Param> {
       case Kind::kSim: return std::unique_ptr<Backend>(new SimBackend(clock_, {.queue_depth = depth}));
       case Kind::kFaultHost: return fault(host());
       case Kind::kFaultUring: return fault(widen(UringBackend::Create({.queue_depth = depth})));
-      case Kind::kFaultThreadPool:
-        return fault(widen(ThreadPoolBackend::Create({.threads = 3, .queue_depth = depth})));
+      case Kind::kFaultThreadPool: return fault(widen(ThreadPoolBackend::Create({.threads = 3, .queue_depth = depth})));
     }
     return InvalidArgument("unknown kind");
   }
@@ -196,7 +205,8 @@ class ConformanceTest : public ::testing::TestWithParam<Param> {
     ASSERT_TRUE(Eventually([this] {
       if (outstanding_ > 0) PollOnce();
       return outstanding_ == 0 || HasFatalFailure();
-    })) << outstanding_ << " transfers never ended";
+    })) << outstanding_
+        << " transfers never ended";
   }
 
   Completion Run(const Transfer& transfer) {
@@ -284,16 +294,16 @@ TEST_P(ConformanceTest, EveryTransferOutsideItsRegionIsRefusedAndMovesNothing) {
   const std::vector<std::uint8_t> before = destination_->Read(0, kEndBytes);
   const std::uint64_t huge = UINT64_MAX - kBlock + 1;  // aligned, so that only the bounds can refuse it
   std::vector<Transfer> bad = {
-      Copy(1, 0, 0, 0),                           // empty
-      Copy(2, kEndBytes, 0, kBlock),              // source begins at its end
+      Copy(1, 0, 0, 0),               // empty
+      Copy(2, kEndBytes, 0, kBlock),  // source begins at its end
       Copy(3, 0, kEndBytes, kBlock),
-      Copy(4, kEndBytes - kBlock, 0, 2 * kBlock), // runs over the end
+      Copy(4, kEndBytes - kBlock, 0, 2 * kBlock),  // runs over the end
       Copy(5, 0, kEndBytes - kBlock, 2 * kBlock),
       Copy(6, 0, 0, kEndBytes + kBlock),
-      Copy(7, huge, 0, kBlock),                   // offset + bytes wraps to 0
+      Copy(7, huge, 0, kBlock),  // offset + bytes wraps to 0
       Copy(8, 0, huge, kBlock),
       Copy(9, huge, huge, 2 * kBlock),
-      Copy(10, kBlock, kBlock, huge),             // the sum wraps
+      Copy(10, kBlock, kBlock, huge),  // the sum wraps
       Copy(11, 0, 0, UINT64_MAX),
   };
   bad.push_back(Copy(12, 0, 0, kBlock));
@@ -469,7 +479,8 @@ TEST_P(FileConformanceTest, APairOfEndsThatIsNotOfferedIsRefused) {
 
 std::vector<Param> Params(bool (*wanted)(const Param&)) {
   std::vector<Param> params;
-  for (const Kind kind : {Kind::kHost, Kind::kSim, Kind::kFaultHost}) params.push_back({kind, End::kMemory, End::kMemory});
+  for (const Kind kind : {Kind::kHost, Kind::kSim, Kind::kFaultHost})
+    params.push_back({kind, End::kMemory, End::kMemory});
   for (const Kind kind :
        {Kind::kUring, Kind::kUringPlain, Kind::kThreadPool, Kind::kSim, Kind::kFaultUring, Kind::kFaultThreadPool}) {
     for (const End file : {End::kFile, End::kDirectFile}) {
@@ -481,15 +492,31 @@ std::vector<Param> Params(bool (*wanted)(const Param&)) {
   return params;
 }
 
-bool All(const Param&) { return true; }
-bool FromFile(const Param& param) { return param.source != End::kMemory; }
-bool ToFile(const Param& param) { return param.destination != End::kMemory; }
-bool WithFile(const Param& param) { return FromFile(param) || ToFile(param); }
-bool MemoryOnly(const Param& param) { return !WithFile(param); }
-bool Direct(const Param& param) { return param.source == End::kDirectFile || param.destination == End::kDirectFile; }
-bool HasPollFd(const Param& param) { return WithFile(param) && param.kind != Kind::kSim; }
+bool All(const Param&) {
+  return true;
+}
+bool FromFile(const Param& param) {
+  return param.source != End::kMemory;
+}
+bool ToFile(const Param& param) {
+  return param.destination != End::kMemory;
+}
+bool WithFile(const Param& param) {
+  return FromFile(param) || ToFile(param);
+}
+bool MemoryOnly(const Param& param) {
+  return !WithFile(param);
+}
+bool Direct(const Param& param) {
+  return param.source == End::kDirectFile || param.destination == End::kDirectFile;
+}
+bool HasPollFd(const Param& param) {
+  return WithFile(param) && param.kind != Kind::kSim;
+}
 
-std::string NameOf(const ::testing::TestParamInfo<Param>& param_info) { return ParamName(param_info.param); }
+std::string NameOf(const ::testing::TestParamInfo<Param>& param_info) {
+  return ParamName(param_info.param);
+}
 
 INSTANTIATE_TEST_SUITE_P(Backends, ConformanceTest, ::testing::ValuesIn(Params(All)), NameOf);
 INSTANTIATE_TEST_SUITE_P(Backends, MemoryConformanceTest, ::testing::ValuesIn(Params(MemoryOnly)), NameOf);

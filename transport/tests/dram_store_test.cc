@@ -124,7 +124,8 @@ TEST(DramStoreTest, NothingOverlapsOrIsLostUnderASeededMix) {
     std::uint64_t used = 0;
     for (int step = 0; step < 4000; ++step) {
       if (rng.Below(2) == 0 || live.empty()) {
-        const std::uint64_t bytes = rng.Below(10) == 0 ? 1 + rng.Below(300 * kKiB) : 4096 * (1 + rng.Below(4)) - rng.Below(2);
+        const std::uint64_t bytes =
+            rng.Below(10) == 0 ? 1 + rng.Below(300 * kKiB) : 4096 * (1 + rng.Below(4)) - rng.Below(2);
         const auto block = store->Allocate(bytes);
         if (!block.ok()) continue;
         const auto next = live.lower_bound(block->offset);

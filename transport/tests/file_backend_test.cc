@@ -47,7 +47,8 @@ std::string InChild(const std::function<std::string()>& body) {
   ::close(fds[1]);
   std::string text;
   char buffer[512];
-  for (ssize_t got = 0; (got = ::read(fds[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(got));
+  for (ssize_t got = 0; (got = ::read(fds[0], buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<std::size_t>(got));
   ::close(fds[0]);
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
@@ -80,10 +81,10 @@ std::string RoundTrip(Backend& backend) {
       Transmit(backend, {.token = 1, .source = memory_id.value(), .destination = file_id.value(), .bytes = kMiB});
   if (wrote.error != TransferError::kNone) return "write failed";
   const Completion read = Transmit(backend, {.token = 2,
-                                        .source = file_id.value(),
-                                        .destination = memory_id.value(),
-                                        .destination_offset = kMiB,
-                                        .bytes = kMiB});
+                                             .source = file_id.value(),
+                                             .destination = memory_id.value(),
+                                             .destination_offset = kMiB,
+                                             .bytes = kMiB});
   if (read.error != TransferError::kNone) return "read failed";
   if (std::memcmp(memory.data() + kMiB, content.data(), kMiB) != 0) return "bytes differ";
   if (!backend.Unregister(file_id.value()).ok() || !backend.Unregister(memory_id.value()).ok()) return "unregister";
@@ -187,20 +188,20 @@ TEST(FileBackendTest, ARegionAboveOneGiBIsRegisteredInPiecesAndStraddlingBlocksA
     const std::vector<std::uint8_t> content = Pattern(i + 1, kBlock);
     std::memcpy(memory.data() + offsets[i], content.data(), kBlock);
     const Completion wrote = Transmit(**backend, {.token = 1,
-                                             .source = memory_id.value(),
-                                             .source_offset = offsets[i],
-                                             .destination = file_id,
-                                             .destination_offset = i * kBlock,
-                                             .bytes = kBlock});
+                                                  .source = memory_id.value(),
+                                                  .source_offset = offsets[i],
+                                                  .destination = file_id,
+                                                  .destination_offset = i * kBlock,
+                                                  .bytes = kBlock});
     EXPECT_EQ(wrote.error, TransferError::kNone);
     EXPECT_EQ(wrote.bytes, kBlock);
     std::memset(memory.data() + offsets[i], 0, kBlock);
     const Completion read = Transmit(**backend, {.token = 2,
-                                            .source = file_id,
-                                            .source_offset = i * kBlock,
-                                            .destination = memory_id.value(),
-                                            .destination_offset = offsets[i],
-                                            .bytes = kBlock});
+                                                 .source = file_id,
+                                                 .source_offset = i * kBlock,
+                                                 .destination = memory_id.value(),
+                                                 .destination_offset = offsets[i],
+                                                 .bytes = kBlock});
     EXPECT_EQ(read.error, TransferError::kNone);
     EXPECT_EQ(std::memcmp(memory.data() + offsets[i], content.data(), kBlock), 0);
   }
@@ -229,8 +230,8 @@ TEST(FileBackendTest, OneTransferAboveTwoGiBIsSplitAndWhole) {
     EXPECT_EQ(read.error, TransferError::kNone);
     EXPECT_EQ(read.bytes, kBytes);
     EXPECT_EQ(std::memcmp(memory.data() + kBytes - kMiB, tail.data(), kMiB), 0);
-    const Completion beyond =
-        Transmit(*backend, {.token = 2, .source = file_id, .source_offset = kMiB, .destination = memory_id, .bytes = kBytes});
+    const Completion beyond = Transmit(
+        *backend, {.token = 2, .source = file_id, .source_offset = kMiB, .destination = memory_id, .bytes = kBytes});
     EXPECT_EQ(beyond.error, TransferError::kBadRegion);
   }
 }

@@ -322,10 +322,9 @@ TEST(FileMoverTest, ReadsAndWritesFilesThroughTheMover) {
     Results results;
     {
       Mover mover(**backend, clock, {.name = "file"}, results.sink());
-      ASSERT_TRUE(mover
-                      .Submit(JobOf(1, MoveClass::kWriteBehind,
-                                    {{.source = out_id, .destination = file_id, .bytes = kBytes}}))
-                      .ok());
+      ASSERT_TRUE(
+          mover.Submit(JobOf(1, MoveClass::kWriteBehind, {{.source = out_id, .destination = file_id, .bytes = kBytes}}))
+              .ok());
       ASSERT_TRUE(results.WaitFor(1));
       for (std::uint64_t i = 0; i < 6; ++i) {
         const std::uint64_t offset = i << 20;
@@ -356,8 +355,7 @@ TEST(SimMoverTest, RunsOverASimulatedLinkWhoseClockIsMovedByHand) {
   const RegionId to = backend.Register(destination.region()).value();
   Results results;
   Mover mover(backend, clock, {.name = "sim"}, results.sink());
-  ASSERT_TRUE(
-      mover.Submit(JobOf(1, MoveClass::kDemand, {{.source = from, .destination = to, .bytes = 1 << 20}})).ok());
+  ASSERT_TRUE(mover.Submit(JobOf(1, MoveClass::kDemand, {{.source = from, .destination = to, .bytes = 1 << 20}})).ok());
   ASSERT_TRUE(Eventually([&] { return mover.counters().outstanding == 1; }));
   EXPECT_EQ(results.size(), 0u) << "time stands still";
   ASSERT_TRUE(Eventually([&] {

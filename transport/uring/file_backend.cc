@@ -35,8 +35,8 @@ Result<std::unique_ptr<Backend>> MakeFileBackend(const FileBackendOptions& optio
     chosen.reason = uring.status().message();
   }
   if (choice != nullptr) *choice = chosen;
-  FORELOAD_ASSIGN_OR_RETURN(auto pool, ThreadPoolBackend::Create(
-                                           {.threads = options.threads, .queue_depth = options.queue_depth}));
+  FORELOAD_ASSIGN_OR_RETURN(
+      auto pool, ThreadPoolBackend::Create({.threads = options.threads, .queue_depth = options.queue_depth}));
   return std::unique_ptr<Backend>(std::move(pool));
 }
 

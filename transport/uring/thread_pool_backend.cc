@@ -85,7 +85,8 @@ std::size_t ThreadPoolBackend::Poll(std::span<Completion> completions) {
   }
   if (count > 0 && done_.empty()) {
     std::uint64_t value = 0;
-    FORELOAD_CHECK(::read(event_fd_, &value, sizeof value) == static_cast<ssize_t>(sizeof value), "the eventfd was raised with the first");
+    FORELOAD_CHECK(::read(event_fd_, &value, sizeof value) == static_cast<ssize_t>(sizeof value),
+                   "the eventfd was raised with the first");
   }
   outstanding_ -= count;
   return count;
@@ -110,7 +111,8 @@ void ThreadPoolBackend::Work() {
                      .refused = job.refused});
     if (done_.size() == 1) {
       const std::uint64_t value = 1;
-      FORELOAD_CHECK(::write(event_fd_, &value, sizeof value) == static_cast<ssize_t>(sizeof value), "the eventfd was at zero");
+      FORELOAD_CHECK(::write(event_fd_, &value, sizeof value) == static_cast<ssize_t>(sizeof value),
+                     "the eventfd was at zero");
     }
   }
 }

@@ -22,7 +22,8 @@ Status RefusalOf(int errnum) {
     case ENOSYS: return Unimplemented("io_uring: this kernel (or sandbox) has no such system call");
     case EPERM:
     case EACCES:
-      return FailedPrecondition("io_uring: forbidden here, by seccomp or kernel.io_uring_disabled (see `foreload probe`)");
+      return FailedPrecondition(
+          "io_uring: forbidden here, by seccomp or kernel.io_uring_disabled (see `foreload probe`)");
     default: return Status::FromErrno(errnum, "io_uring_setup");
   }
 }
@@ -70,7 +71,7 @@ class UringBackendImpl final : public UringBackend {
   bool ready_ = false;
   std::unique_ptr<FixedTables> tables_;
   RegionTable regions_;
-  std::vector<Operation> operations_;   // by user_data
+  std::vector<Operation> operations_;  // by user_data
   std::vector<std::uint32_t> free_;
 };
 
