@@ -111,12 +111,31 @@ Status SessionScript::AddWhole(Request request, std::span<const std::uint64_t> i
   return status;
 }
 
-bool SessionScript::Next(TraceRequest& request) {
-  if (!sorted_) {
-    std::stable_sort(held_.begin(), held_.end(), [](const Held& a, const Held& b) { return a.arrival < b.arrival; });
-    writing_.clear();
-    sorted_ = true;
+void SessionScript::Arrange() {
+  const auto earlier = [](const Held& a, const Held& b) { return a.arrival < b.arrival; };
+  std::stable_sort(held_.begin(), held_.end(), earlier);
+  if (options_.session_gap_max > 0) {
+    struct Pace {
+      TimeNs last = 0;
+      DurationNs cut = 0;
+    };
+    std::vector<Pace> paces(sessions_.size());
+    for (std::size_t i = 0; i < sessions_.size(); ++i) paces[i].last = sessions_[i].start;
+    for (Held& held : held_) {
+      Pace& pace = paces[held.session];
+      const DurationNs gap = held.arrival - pace.last;
+      pace.last = held.arrival;
+      if (gap > options_.session_gap_max) pace.cut += gap - options_.session_gap_max;
+      held.arrival -= pace.cut;
+    }
+    std::stable_sort(held_.begin(), held_.end(), earlier);
   }
+  writing_.clear();
+  sorted_ = true;
+}
+
+bool SessionScript::Next(TraceRequest& request) {
+  if (!sorted_) Arrange();
   if (next_ == held_.size()) return false;
   const Held& held = held_[next_++];
   const Session& session = sessions_[held.session];

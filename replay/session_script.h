@@ -1,6 +1,9 @@
 // Sessions that have no common clock, made into one workload: each session's start is drawn from a seed (uniform over
 // `spread`), its requests keep their own distances, and all are delivered in order of arrival.
 //
+// Pauses of hours or days, which a rehearsal cannot wait for, can be shortened (`session_gap_max`): then everything behind
+// such a pause in its session comes earlier by what was cut.
+//
 // Requests are held as changes against the one before them in the same (session, stream) - `keep` of its ids, then runs
 // of consecutive ids - because agent sessions repeat their whole history each turn: 26,771 requests with 38 M ids take
 // some megabytes this way.
@@ -87,6 +90,8 @@ class SessionScript {
     std::uint32_t turn = 0;
     std::uint32_t left = 0;
   };
+
+  void Arrange();
 
   TraceOptions options_;
   Rng rng_;

@@ -58,6 +58,7 @@ struct TraceOptions {
   bool strict = false;                       // the first wrong line is an error
   std::uint64_t seed = 1;                    // of session starts, where a trace has no common clock
   DurationNs session_spread = 0;             // session starts: uniform over this span
+  DurationNs session_gap_max = 0;            // a longer pause inside a session is shortened to this; 0: as recorded
   std::uint64_t sessions_max = UINT64_MAX;   // the first ones in the order of the file (or of file names)
   std::uint64_t requests_max = UINT64_MAX;   // delivered, then the source ends
   std::uint32_t block_tokens = 0;            // of a format that does not say; 0: the format's own default

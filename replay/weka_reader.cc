@@ -32,6 +32,10 @@ class ScriptedSource final : public TraceSource {
     stats_.notes.push_back("session starts are synthetic: uniform over " +
                            std::to_string(options_.session_spread / kSecond) + " s, seed " +
                            std::to_string(options_.seed));
+    if (options_.session_gap_max > 0) {
+      stats_.notes.push_back("pauses inside a session are cut to " +
+                             std::to_string(options_.session_gap_max / kSecond) + " s");
+    }
   }
 
   TraceOptions options_;

@@ -204,6 +204,20 @@ TEST(WekaDelta, RebuildsEachStreamFromWhatItKeepsAndAdds) {
   EXPECT_EQ(loaded.requests[3].kind, RequestKind::kHuman) << "60 s of thought";
 }
 
+TEST(WekaDelta, ShortensLongPausesInsideASession) {
+  const TempDir dir;
+  const auto line = [](int t, int id) {
+    return R"({"s":4,"sub":0,"t":)" + std::to_string(t) + R"(,"in":64,"out":9,"keep":0,"new":[[)" + std::to_string(id) +
+           ",1]]}\n";
+  };
+  const Loaded loaded = LoadAll(dir.Write("w.jsonl", std::string(kHeader) + "\n" + line(100, 1) + line(105, 2) +
+                                                         line(90'000, 3) + line(90'007, 4)),
+                                {.session_gap_max = 10 * kSecond});
+  std::vector<TimeNs> seconds;
+  for (const TraceRequest& request : loaded.requests) seconds.push_back(request.arrival / kSecond);
+  EXPECT_THAT(seconds, ElementsAre(10, 15, 25, 32));
+}
+
 TEST(WekaDelta, NeverBuildsARequestOnOneThatWasLost) {
   const TempDir dir;
   const Loaded loaded = LoadAll(dir.Write(

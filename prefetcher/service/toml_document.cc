@@ -1,0 +1,56 @@
+#include "prefetcher/service/toml_document.h"
+
+#include <algorithm>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+namespace foreload::service {
+namespace {
+
+Status Flatten(const toml::node& node, const std::string& path, std::size_t depth, const std::string& file,
+               std::vector<TomlValue>& out) {
+  const std::uint32_t line = node.source().begin.line;
+  const auto wrong = [&](const std::string& what) {
+    return InvalidArgument(file + ":" + std::to_string(line) + ": " + path + ": " + what);
+  };
+  if (depth > kTomlDepthMax) return wrong("nested too deeply");
+  const std::string prefix = path.empty() ? "" : path + ".";
+  if (const auto* table = node.as_table()) {
+    for (const auto& [key, value] : *table) {
+      FORELOAD_RETURN_IF_ERROR(Flatten(value, prefix + std::string(key.str()), depth + 1, file, out));
+    }
+  } else if (const auto* array = node.as_array()) {
+    for (std::size_t i = 0; i < array->size(); ++i) {
+      FORELOAD_RETURN_IF_ERROR(Flatten((*array)[i], prefix + std::to_string(i), depth + 1, file, out));
+    }
+  } else if (const auto* text = node.as_string()) {
+    out.push_back({path, text->get(), line});
+  } else if (const auto* flag = node.as_boolean()) {
+    out.push_back({path, flag->get(), line});
+  } else if (const auto* whole = node.as_integer()) {
+    out.push_back({path, whole->get(), line});
+  } else if (const auto* real = node.as_floating_point()) {
+    out.push_back({path, real->get(), line});
+  } else {
+    return wrong("dates and times have no use here");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<TomlValue>> FlattenToml(std::string_view text, const std::string& file) {
+  const toml::parse_result parsed = toml::parse(text, file);
+  if (!parsed) {
+    const toml::parse_error& error = parsed.error();
+    return InvalidArgument(file + ":" + std::to_string(error.source().begin.line) + ": " +
+                           std::string(error.description()));
+  }
+  std::vector<TomlValue> values;
+  FORELOAD_RETURN_IF_ERROR(Flatten(parsed.table(), "", 0, file, values));
+  std::stable_sort(values.begin(), values.end(), [](const auto& a, const auto& b) { return a.line < b.line; });
+  return values;
+}
+
+}  // namespace foreload::service
