@@ -23,6 +23,7 @@ constexpr std::string_view kIpc = "ipc://";
 constexpr std::string_view kTcp = "tcp://";
 constexpr std::string_view kInsecureTcp = "insecure+tcp://";
 constexpr int kSendBatchesMax = 1024;               // a subscriber that lags further loses batches; the sequence shows it
+constexpr int kBatchesPerRound = 64;
 constexpr std::size_t kBatchBytes = 256u << 10;     // aimed at; one large event may exceed it
 
 Status ZmqError(const std::string& what) { return IoError(what + ": " + zmq_strerror(zmq_errno())); }
@@ -91,50 +92,15 @@ Result<std::unique_ptr<Emitter>> Emitter::Open(const std::string& endpoint, cons
 }
 
 Emitter::Emitter(std::unique_ptr<Socket> socket, UniqueFd wake, std::string engine, const RequestBook& book)
-    : book_(book), engine_(std::move(engine)), socket_(std::move(socket)), wake_(std::move(wake)) {
+    : book_(book), engine_(std::move(engine)), socket_(std::move(socket)), queue_({}, std::move(wake)) {
   const ssize_t got = ::getrandom(publisher_id_.data(), publisher_id_.size(), 0);
   FORELOAD_CHECK(got == static_cast<ssize_t>(publisher_id_.size()), "no random bytes");
 }
 
 Emitter::~Emitter() {
   stop_.store(true);
-  const std::uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof one);
+  queue_.Ring();
   if (thread_.joinable()) thread_.join();
-}
-
-// --- any thread ------------------------------------------------------------------------------------------------------
-
-// Under mutex_.
-void Emitter::Wake() {
-  if (!asleep_) return;
-  asleep_ = false;
-  const std::uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof one);
-}
-
-bool Emitter::EmitRequest(std::unique_ptr<telemetry::AccessEvent> event) {
-  const std::size_t bytes = event->ByteSizeLong();
-  const std::lock_guard lock(mutex_);
-  if (requests_.size() >= kRequestsMax || queued_bytes_ + bytes > kQueuedBytesMax || bytes > kAccessBatchBytesMax) {
-    dropped_requests_.fetch_add(1, std::memory_order_relaxed);
-    return false;
-  }
-  queued_bytes_ += bytes;
-  requests_.push_back({std::move(event), bytes});
-  Wake();
-  return true;
-}
-
-void Emitter::EmitStep(std::unique_ptr<telemetry::AccessEvent> event) {
-  const std::size_t bytes = event->ByteSizeLong();
-  const std::lock_guard lock(mutex_);
-  if (steps_.size() >= kStepsMax) {
-    steps_.pop_front();
-    dropped_steps_.fetch_add(1, std::memory_order_relaxed);
-  }
-  steps_.push_back({std::move(event), bytes});
-  Wake();
 }
 
 // --- the emitter's thread ----------------------------------------------------------------------------------------------
@@ -142,17 +108,11 @@ void Emitter::EmitStep(std::unique_ptr<telemetry::AccessEvent> event) {
 void Emitter::Run() {
   TimeNs next_announce = MonotonicNow() + kAnnounceEvery;
   while (!stop_.load()) {
-    while (SendQueued()) {
-    }
-    zmq_pollitem_t items[2] = {{socket_->socket, 0, ZMQ_POLLIN, 0}, {nullptr, wake_.get(), ZMQ_POLLIN, 0}};
-    const DurationNs wait = std::max<DurationNs>(next_announce - MonotonicNow(), 0);
-    zmq_poll(items, 2, static_cast<long>(wait / kMillisecond) + 1);
-    std::uint64_t rings = 0;
-    (void)!::read(wake_.get(), &rings, sizeof rings);
-    {
-      const std::lock_guard lock(mutex_);
-      asleep_ = false;
-    }
+    const bool more = SendQueued();
+    zmq_pollitem_t items[2] = {{socket_->socket, 0, ZMQ_POLLIN, 0}, {nullptr, queue_.wake_fd(), ZMQ_POLLIN, 0}};
+    const DurationNs wait = more ? 0 : std::max<DurationNs>(next_announce - MonotonicNow(), 0);
+    zmq_poll(items, 2, static_cast<long>((wait + kMillisecond - 1) / kMillisecond));
+    queue_.Awake();
     bool joined = false;
     char message[64];
     for (int got = 0; (got = zmq_recv(socket_->socket, message, sizeof message, ZMQ_DONTWAIT)) >= 0;) {
@@ -162,57 +122,43 @@ void Emitter::Run() {
     Announce();
     next_announce = MonotonicNow() + kAnnounceEvery;
   }
-  while (SendQueued()) {
-  }
+  (void)SendQueued();
 }
 
+// Some batches; true when more may wait. Announcements and subscriptions get their turn in between.
 bool Emitter::SendQueued() {
-  std::deque<Queued> events;
-  std::size_t bytes = 0;
-  bool more = false;
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::deque<Queued>* queue : {&requests_, &steps_}) {
-      while (!queue->empty() && events.size() < kAccessEventsPerBatchMax &&
-             (events.empty() || bytes + queue->front().bytes <= kBatchBytes)) {
-        bytes += queue->front().bytes;
-        if (queue == &requests_) queued_bytes_ -= queue->front().bytes;
-        events.push_back(std::move(queue->front()));
-        queue->pop_front();
-      }
-    }
-    more = !requests_.empty() || !steps_.empty();
-    asleep_ = !more;
+  for (int i = 0; i < kBatchesPerRound; ++i) {
+    Events events = queue_.Take(kAccessEventsPerBatchMax, kBatchBytes);
+    if (events.empty()) return false;
+    Send(std::move(events));
   }
-  if (!events.empty()) Send(events);
-  return more;
+  return true;
 }
 
 void Emitter::Announce() {
-  std::deque<Queued> events;
-  const auto live = book_.Live();
-  for (const LiveRequestInfo& info : live) {
+  Events events;
+  for (const LiveRequestInfo& info : book_.Live()) {
     auto event = std::make_unique<telemetry::AccessEvent>();
     telemetry::LiveRequest& request = *event->mutable_live_request();
     request.set_request_id(info.id);
     request.set_state(static_cast<telemetry::RequestState>(info.state));
     request.set_key_count(info.key_count);
     request.set_key_list_hash(info.key_list_hash);
-    events.push_back({std::move(event), 0});
+    events.push_back(std::move(event));
     if (events.size() < kAccessEventsPerBatchMax) continue;
-    Send(events);
+    Send(std::move(events));
     events.clear();
   }
-  if (!events.empty()) Send(events);
+  if (!events.empty()) Send(std::move(events));
 }
 
-void Emitter::Send(std::deque<Queued>& events) {
+void Emitter::Send(Events events) {
   telemetry::AccessBatch batch;
   batch.set_wall_time_seconds(static_cast<double>(WallNow()) * 1e-9);
   batch.set_publisher_id(publisher_id_.data(), publisher_id_.size());
   batch.set_engine(engine_);
-  batch.set_dropped_step_access(dropped_steps_.load(std::memory_order_relaxed));
-  for (Queued& queued : events) batch.mutable_events()->AddAllocated(queued.event.release());
+  batch.set_dropped_step_access(queue_.dropped_steps());
+  for (auto& event : events) batch.mutable_events()->AddAllocated(event.release());
   const std::string body = batch.SerializeAsString();
   std::uint8_t sequence[8];
   for (int i = 0; i < 8; ++i) sequence[i] = static_cast<std::uint8_t>(sequence_ >> (56 - 8 * i));

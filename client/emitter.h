@@ -12,14 +12,14 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "client/emit_queue.h"
 #include "client/request_book.h"
 #include "proto/unique_fd.h"
 
@@ -31,9 +31,6 @@ namespace foreload::client {
 
 class Emitter {
  public:
-  static constexpr std::size_t kStepsMax = 16384;
-  static constexpr std::size_t kRequestsMax = 65536;
-  static constexpr std::size_t kQueuedBytesMax = 256u << 20;  // key lists of a million-token prompt are 2 MiB
   static constexpr DurationNs kAnnounceEvery = kSecond;
   static constexpr int kLingerMs = 200;                       // what may still be sent at close
 
@@ -43,50 +40,33 @@ class Emitter {
   Emitter(const Emitter&) = delete;
   Emitter& operator=(const Emitter&) = delete;
 
-  // Any thread. False: refused, because too many request events wait.
-  bool EmitRequest(std::unique_ptr<telemetry::AccessEvent> event);
-  // Any thread. May drop an older step access instead.
-  void EmitStep(std::unique_ptr<telemetry::AccessEvent> event);
+  // Any thread; never waits. The queue says what it dropped.
+  EmitQueue& queue() { return queue_; }
 
   std::uint64_t emitted() const { return emitted_.load(std::memory_order_relaxed); }
-  std::uint64_t dropped() const {
-    return dropped_steps_.load(std::memory_order_relaxed) + dropped_requests_.load(std::memory_order_relaxed);
-  }
+  std::uint64_t dropped() const { return queue_.dropped_steps() + queue_.dropped_requests(); }
   // Where it listens, with a port that the system chose filled in.
   const std::string& endpoint() const { return endpoint_; }
 
  private:
   struct Socket;  // ZeroMQ
-  struct Queued {
-    std::unique_ptr<telemetry::AccessEvent> event;
-    std::size_t bytes = 0;
-  };
+  using Events = std::vector<std::unique_ptr<telemetry::AccessEvent>>;
 
   Emitter(std::unique_ptr<Socket> socket, UniqueFd wake, std::string engine, const RequestBook& book);
 
   void Run();
-  void Wake();
-  // True while there is more.
   bool SendQueued();
   void Announce();
-  void Send(std::deque<Queued>& events);
+  void Send(Events events);
 
   const RequestBook& book_;
   const std::string engine_;
   std::string endpoint_;
   std::array<std::uint8_t, 16> publisher_id_{};
   std::unique_ptr<Socket> socket_;   // the thread's alone after Open
-  UniqueFd wake_;
   std::uint64_t sequence_ = 0;       // the thread's
-
-  std::mutex mutex_;
-  std::deque<Queued> requests_;
-  std::deque<Queued> steps_;
-  std::size_t queued_bytes_ = 0;     // of requests_
-  bool asleep_ = false;              // Emit must ring
+  EmitQueue queue_;
   std::atomic<std::uint64_t> emitted_{0};
-  std::atomic<std::uint64_t> dropped_steps_{0};
-  std::atomic<std::uint64_t> dropped_requests_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

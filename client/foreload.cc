@@ -349,7 +349,7 @@ int fl_emit_request(fl_client* client, const fl_request_event* event) {
     body.set_expected_start_ms(event->expected_start_ms);
     body.set_prompt_tokens(event->prompt_tokens);
     body.set_turn(event->turn);
-    return impl.emitter()->EmitRequest(std::move(message)) ? FL_OK : Fail(FL_EFULL, "too many request events wait");
+    return impl.emitter()->queue().AddRequest(std::move(message)) ? FL_OK : Fail(FL_EFULL, "too many request events wait");
   });
 }
 
@@ -370,7 +370,7 @@ int fl_emit_hint(fl_client* client, const fl_hint* hint) {
     body.set_eta_ms(hint->eta_ms);
     body.set_sigma_ms(hint->sigma_ms);
     body.set_ttl_ms(hint->ttl_ms);
-    return impl.emitter()->EmitRequest(std::move(message)) ? FL_OK : Fail(FL_EFULL, "too many events wait");
+    return impl.emitter()->queue().AddRequest(std::move(message)) ? FL_OK : Fail(FL_EFULL, "too many events wait");
   });
 }
 
@@ -400,7 +400,7 @@ int fl_emit_step_access(fl_client* client, const fl_step_access* access) {
     if (access->query_sketch != nullptr) body.set_query_sketch(access->query_sketch, 16);
     body.set_sketch_source(static_cast<foreload::telemetry::SketchSource>(access->sketch_source));
     body.set_draft_position(access->draft_position);
-    impl.emitter()->EmitStep(std::move(message));
+    impl.emitter()->queue().AddStep(std::move(message));
     return FL_OK;
   });
 }
