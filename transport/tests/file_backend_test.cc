@@ -219,7 +219,9 @@ TEST(FileBackendTest, OneTransferAboveTwoGiBIsSplitAndWhole) {
   std::vector<std::unique_ptr<Backend>> backends;
   auto uring = UringBackend::Create();
   if (uring.ok()) backends.push_back(std::move(uring).value());
+#if !defined(__SANITIZE_THREAD__)  // it would shadow every byte that pread writes: 8 GiB
   backends.push_back(ThreadPoolBackend::Create().value());
+#endif
   for (const auto& backend : backends) {
     SCOPED_TRACE(backend->capabilities().name);
     LargeMapping memory;
