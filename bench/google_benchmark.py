@@ -4,9 +4,10 @@
     google_benchmark.py --id main.lookup_ns --unit ns --binary BIN --filter REGEX --counter ns_per_block
     google_benchmark.py --id x.y ... --filter 'Copy|Memcpy' --counter real_time --ratio Memcpy Copy
 
-    google_benchmark.py --id x.y_ratio --unit ratio ... --filter "Copy|Memcpy" --counter real_time --ratio Memcpy Copy
-the counter of a run whose name contains the first word, divided by that of the same repetition of the second; the
-repetitions of both are interleaved.
+With --worst-of lower|higher several benchmarks may match: each sample is the worst of its repetition, where higher (or
+lower) values are better. `--counter` names a user counter, or real_time, cpu_time, bytes_per_second, items_per_second.
+With --ratio each sample is the counter of a run whose name contains the first word, divided by that of the same
+repetition of the second; the repetitions of both are interleaved.
 """
 
 import argparse
@@ -50,6 +51,7 @@ def main(arguments=None):
     parser.add_argument("--filter", required=True)
     parser.add_argument("--counter", required=True)
     parser.add_argument("--ratio", nargs=2, metavar=("OF", "TO"))
+    parser.add_argument("--worst-of", choices=("lower", "higher"), help="which values are better")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--min-time", type=float, default=0.2)
     options = parser.parse_args(arguments)
@@ -57,6 +59,12 @@ def main(arguments=None):
     if options.ratio:
         pairs = zip(samples(runs, options.counter, options.ratio[0]), samples(runs, options.counter, options.ratio[1]))
         values = [of / to for of, to in pairs]
+    elif options.worst_of:
+        names = sorted({entry["run_name"] for entry in runs if entry.get("run_type", "iteration") == "iteration"})
+        columns = [samples([entry for entry in runs if entry.get("run_name") == name], options.counter) for name in names]
+        if not columns:
+            raise SystemExit(f"no benchmark matches '{options.filter}'")
+        values = [(min if options.worst_of == "higher" else max)(row) for row in zip(*columns)]
     else:
         values = samples(runs, options.counter)
     print(json.dumps({"id": options.id, "values": values, "unit": options.unit}))

@@ -15,6 +15,7 @@ import drive_claims  # noqa: E402
 import google_benchmark  # noqa: E402
 import timed  # noqa: E402
 import wire_conformance  # noqa: E402
+import worst_of  # noqa: E402
 
 
 def benchmark_report(**rows):
@@ -106,6 +107,26 @@ class Adaptors(unittest.TestCase):
             self.benchmark(benchmark_report(A=[1]).replace('"rate"', '"other"'))
         with self.assertRaises(SystemExit):
             self.benchmark(benchmark_report(A=[1], B=[2]))
+
+    def test_benchmark_worst_of_takes_the_worst_of_each_repetition(self):
+        record = self.benchmark(benchmark_report(A=[4, 1], B=[2, 3]), "--worst-of", "higher")
+        self.assertEqual(record["values"], [2, 1])
+
+    def worst(self, *lines):
+        return self.run_main(worst_of, "--id", "x.y", "--unit", "ratio", "--from", "a_*", "--better", "higher",
+                             self.binary("cat <<'END'\n" + "\n".join(json.dumps(line) for line in lines) + "\nEND"))
+
+    def test_worst_of_lines_renames_the_worst(self):
+        record = self.worst({"id": "a_1", "value": 0.9, "unit": "ratio"}, {"id": "a_2", "value": 0.8, "unit": "ratio"},
+                            {"id": "b", "value": 0.1, "unit": "ratio"})
+        self.assertEqual(record, {"id": "x.y", "value": 0.8, "unit": "ratio"})
+
+    def test_worst_of_lines_is_skipped_only_when_all_are(self):
+        self.assertEqual(self.worst({"id": "a_1", "skipped": "no disk"})["skipped"], "no disk")
+        with self.assertRaises(SystemExit):
+            self.worst({"id": "a_1", "skipped": "no disk"}, {"id": "a_2", "value": 1, "unit": "ratio"})
+        with self.assertRaises(SystemExit):
+            self.worst({"id": "b", "value": 1, "unit": "ratio"})
 
     def test_conformance_counts_failed_and_skipped_cases(self):
         self.assertEqual(self.conformance(test_report(passed=4))["value"], 0)

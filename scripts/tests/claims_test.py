@@ -9,6 +9,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import claims  # noqa: E402
@@ -176,6 +177,16 @@ class Running(unittest.TestCase):
     def test_slow_claims_run_only_when_named(self):
         self.assertEqual(verdict(entry(slow="true"))[1]["holds"], "skipped")
         self.assertEqual(verdict(entry(slow="true"), "main.*")[1]["holds"], True)
+
+    def test_a_disturbed_run_is_repeated_within_a_limit_and_reported(self):
+        output = json.dumps({"id": "main.thing_ns", "value": 7, "unit": "ns"})
+        for busy, runs, disturbed in (([1, 0, 0, 0], 4, 0), ([1] * 9, 6, 3)):
+            left = list(busy)
+            with unittest.mock.patch.object(
+                    claims, "run_command", side_effect=lambda *_: claims.Run(output, "", left.pop(0))) as command:
+                status, record = verdict(ENTRY)
+            self.assertEqual((status, command.call_count, record["disturbed"]), (0, runs, disturbed))
+            self.assertEqual("disturbed" in record["why_not"], disturbed > 0)
 
     def test_missing_data_is_a_reason(self):
         before = os.environ.get("FORELOAD_DATA")

@@ -58,12 +58,19 @@ def cmake_no_globs(tree):
             if re.search(r"\bGLOB(_RECURSE)?\b", line.split("#")[0])]
 
 
+def with_loops(text):
+    """The text with each foreach(name a b ...) body once for each of its words."""
+    loop = re.compile(r"\bforeach\(\s*(\w+)\s+([^)]*)\)(.*?)\bendforeach\(\s*\w*\s*\)", re.S)
+    return loop.sub(lambda match: "\n".join(match[3].replace(f"${{{match[1]}}}", word) for word in match[2].split()),
+                    text)
+
+
 def sources_built(tree):
     """A source file that no CMakeLists.txt names is neither compiled nor tested."""
     named = collections.defaultdict(str)
     for path in tree.named("CMakeLists.txt", ".cmake"):
         folder = path.rpartition("/")[0]
-        named[folder] += "".join(line.split("#")[0] + "\n" for _, line in tree.lines(path))
+        named[folder] += with_loops("".join(line.split("#")[0] + "\n" for _, line in tree.lines(path)))
     findings = []
     for path in tree.named(".cc", ".cu"):
         folders = path.split("/")[:-1]

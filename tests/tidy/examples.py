@@ -42,6 +42,7 @@ EXAMPLES = {
         "bad": [{"a/CMakeLists.txt": "add_library(a a.cc)\n", "a/a.cc": "", "a/b.cc": ""},
                 {"a/CMakeLists.txt": "# b.cc\nadd_library(a tests/bb.cc)\n", "a/tests/b.cc": ""}],
         "good": [{"a/CMakeLists.txt": "add_library(a a.cc sub/b.cc)\n", "a/a.cc": "", "a/sub/b.cc": ""},
+                 {"a/CMakeLists.txt": "foreach(f b c)\n add_x(${f} fuzz/${f}.cc)\nendforeach()\n", "a/fuzz/b.cc": ""},
                  {"cmake/T.cmake": "add_executable(x ${PROJECT_SOURCE_DIR}/tests/main.cc)\n", "tests/main.cc": ""}],
     },
     "metric_names": {
