@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 #include "replay/line_reader.h"
@@ -28,6 +29,14 @@ Result<std::vector<std::string>> SessionFilesOf(const std::string& folder) {
   return paths;
 }
 
+bool IsRecording(const std::string& path) {
+  constexpr std::string_view kMagic = "FLTRACE1";
+  std::string head(kMagic.size(), '\0');
+  std::ifstream stream(path, std::ios::binary);
+  stream.read(head.data(), static_cast<std::streamsize>(head.size()));
+  return stream && head == kMagic;
+}
+
 Result<JsonShape> ShapeOf(const std::string& path, const TraceOptions& options) {
   FORELOAD_ASSIGN_OR_RETURN(auto lines, LineReader::Open(path, {options.line_bytes_max, options.file_bytes_max}));
   TraceJson json;
@@ -45,7 +54,8 @@ Result<JsonShape> ShapeOf(const std::string& path, const TraceOptions& options) 
     if (first != std::string_view::npos && line[first] == '{') object = true;
   }
   if (object) return JsonShape::kWekaSession;
-  return InvalidArgument(path + ": not a trace that this build knows (Mooncake JSONL, Weka delta JSONL, Weka session)");
+  return InvalidArgument(path + ": not a trace that this build knows (Mooncake JSONL, Weka delta JSONL, Weka session, "
+                         "Foreload recording)");
 }
 
 }  // namespace
@@ -72,6 +82,7 @@ Result<std::unique_ptr<TraceSource>> OpenTrace(const std::string& path, const Tr
     FORELOAD_ASSIGN_OR_RETURN(const auto paths, SessionFilesOf(path));
     return OpenWekaSessions(paths, options);
   }
+  if (IsRecording(path)) return OpenRecording(path, options);
   FORELOAD_ASSIGN_OR_RETURN(const JsonShape shape, ShapeOf(path, options));
   switch (shape) {
     case JsonShape::kMooncake: return OpenMooncake(path, options);

@@ -81,7 +81,7 @@ class TraceSource {
 };
 
 // Chooses the reader by the content: Mooncake JSONL (also with `session_id` and `turn`), Weka delta JSONL, a Weka session
-// file or a folder of them.
+// file or a folder of them, Foreload's own recording.
 Result<std::unique_ptr<TraceSource>> OpenTrace(const std::string& path, const TraceOptions& options);
 
 }  // namespace foreload::replay
