@@ -24,7 +24,7 @@ class AccessStream {
   const SourceIndex source_;
   Sink& sink_;
   TelemetryMetrics& metrics_;
-  std::string publisher_;   // empty: none seen yet
+  std::string publisher_;  // empty: none seen yet
   std::uint64_t next_ = 0;
 };
 

@@ -35,9 +35,15 @@ bool CountEvents(std::span<const std::uint8_t> payload, std::size_t& events) {
   return input.ConsumedEntireMessage();
 }
 
-bool GoodId(const std::string& id) { return !id.empty() && id.size() <= kIdBytesMax; }
-bool GoodOptionalId(const std::string& id) { return id.size() <= kIdBytesMax; }
-bool GoodNamespace(const std::string& bytes) { return bytes.size() == kNamespaceBytes; }
+bool GoodId(const std::string& id) {
+  return !id.empty() && id.size() <= kIdBytesMax;
+}
+bool GoodOptionalId(const std::string& id) {
+  return id.size() <= kIdBytesMax;
+}
+bool GoodNamespace(const std::string& bytes) {
+  return bytes.size() == kNamespaceBytes;
+}
 
 // A list may be absent; then its namespace and size do not matter.
 bool GoodDigests(const std::string& name_space, std::uint32_t digest_bytes, const std::string& digests) {
@@ -48,7 +54,8 @@ bool GoodDigests(const std::string& name_space, std::uint32_t digest_bytes, cons
 }
 
 Verdict CheckRequest(const RequestEvent& event) {
-  if (!GoodId(event.request_id()) || !GoodOptionalId(event.session_id()) || !GoodOptionalId(event.parent_request_id())) {
+  if (!GoodId(event.request_id()) || !GoodOptionalId(event.session_id()) ||
+      !GoodOptionalId(event.parent_request_id())) {
     return AccessError::kId;
   }
   if (event.state() == REQUEST_STATE_UNSPECIFIED || !RequestState_IsValid(event.state())) return AccessError::kState;
@@ -74,7 +81,8 @@ Verdict CheckStep(const StepAccess& event) {
     ordinal += delta;
   }
   if (ordinal > std::numeric_limits<std::uint32_t>::max()) return AccessError::kOrdinals;
-  if (!event.scores().empty() && event.scores().size() != static_cast<std::size_t>(blocks)) return AccessError::kOrdinals;
+  if (!event.scores().empty() && event.scores().size() != static_cast<std::size_t>(blocks))
+    return AccessError::kOrdinals;
   if (!event.query_sketch().empty() && event.query_sketch().size() != kCodeBytes) return AccessError::kSketch;
   return std::nullopt;
 }

@@ -18,16 +18,16 @@ namespace foreload::telemetry {
 
 enum class AccessError : std::uint8_t {
   // the whole batch
-  kMalformed,   // not an AccessBatch
-  kLimit,       // too many bytes or events
-  kPublisher,   // publisher id or engine name of an impossible size
+  kMalformed,  // not an AccessBatch
+  kLimit,      // too many bytes or events
+  kPublisher,  // publisher id or engine name of an impossible size
   // one event
-  kEmpty,       // none of the known kinds
-  kId,          // request, session or parent id of an impossible size
-  kDigests,     // namespace, digest size or count
-  kOrdinals,    // block ordinals not ascending, too many, or with another number of scores
-  kSketch,      // sketch or code of a wrong size
-  kState,       // state, action or number out of range
+  kEmpty,     // none of the known kinds
+  kId,        // request, session or parent id of an impossible size
+  kDigests,   // namespace, digest size or count
+  kOrdinals,  // block ordinals not ascending, too many, or with another number of scores
+  kSketch,    // sketch or code of a wrong size
+  kState,     // state, action or number out of range
 };
 inline constexpr std::size_t kAccessErrorCount = 9;
 std::string_view AccessErrorName(AccessError error);  // snake_case, for metric labels

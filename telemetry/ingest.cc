@@ -19,9 +19,9 @@
 namespace foreload::telemetry {
 namespace {
 
-constexpr std::size_t kLiveFrames = 3;       // topic, sequence, payload
-constexpr std::size_t kReplyFramesMin = 3;   // delimiter, sequence, payload
-constexpr std::size_t kReplyFramesMax = 4;   // delimiter, topic, sequence, payload
+constexpr std::size_t kLiveFrames = 3;      // topic, sequence, payload
+constexpr std::size_t kReplyFramesMin = 3;  // delimiter, sequence, payload
+constexpr std::size_t kReplyFramesMax = 4;  // delimiter, topic, sequence, payload
 // Time-outs of replays are seconds, so a look ten times a second is enough; a full sink is asked again sooner.
 constexpr int kIdleWaitMs = 100;
 constexpr int kRefusedWaitMs = 5;
@@ -70,8 +70,8 @@ class Source {
   Status Open(ZmqContext& context, TimeNs now) {
     static std::atomic<std::uint64_t> monitors = 0;
     unconnected_since_ = now;
-    FORELOAD_ASSIGN_OR_RETURN(
-        ZmqSocket live, ZmqSocket::Open(context, ZmqSocket::Type::kSub, options_.link, config_.curve));
+    FORELOAD_ASSIGN_OR_RETURN(ZmqSocket live,
+                              ZmqSocket::Open(context, ZmqSocket::Type::kSub, options_.link, config_.curve));
     // The monitor first, so that no connection goes unseen.
     FORELOAD_ASSIGN_OR_RETURN(ZmqSocket monitor,
                               live.Monitor(context, "inproc://monitor-" + std::to_string(monitors++)));
@@ -235,8 +235,8 @@ struct Ingest::Impl {
         wait_ms = std::min(wait_ms, source.Turn(now));
         source.MaybeReopen(context, now);
       }
-      auto replays = static_cast<std::size_t>(std::count_if(
-          sources.begin(), sources.end(), [](const Source& source) { return source.replaying(); }));
+      auto replays = static_cast<std::size_t>(
+          std::count_if(sources.begin(), sources.end(), [](const Source& source) { return source.replaying(); }));
       for (Source& source : sources) source.MaybeAskForReplay(context, now, replays);
       if (now - published_at >= kPublishInterval) {
         published_at = now;
@@ -263,12 +263,12 @@ struct Ingest::Impl {
   const IngestOptions options;
   TelemetryMetrics& metrics;
   const int wake;
-  ZmqContext context;             // before the sources: their sockets close first
+  ZmqContext context;  // before the sources: their sockets close first
   std::vector<Source> sources;
   std::vector<std::string> endpoints;
   mutable std::mutex mutex;
   std::vector<SourceStatus> published;
-  std::jthread thread;            // last: it ends first
+  std::jthread thread;  // last: it ends first
 };
 
 Result<std::unique_ptr<Ingest>> Ingest::Create(IngestOptions options, Sink& sink, TelemetryMetrics& metrics) {
@@ -284,7 +284,9 @@ Result<std::unique_ptr<Ingest>> Ingest::Create(IngestOptions options, Sink& sink
 }
 
 Ingest::Ingest(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Ingest::~Ingest() { Stop(); }
+Ingest::~Ingest() {
+  Stop();
+}
 
 void Ingest::Start() {
   FORELOAD_CHECK(!impl_->thread.joinable(), "ingest is running already");
@@ -304,6 +306,8 @@ std::vector<SourceStatus> Ingest::statuses() const {
   return impl_->published;
 }
 
-std::string Ingest::bound_endpoint(SourceIndex source) const { return impl_->endpoints.at(source); }
+std::string Ingest::bound_endpoint(SourceIndex source) const {
+  return impl_->endpoints.at(source);
+}
 
 }  // namespace foreload::telemetry

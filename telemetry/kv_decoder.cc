@@ -125,8 +125,8 @@ class EventReader {
     return {node.size, pairs ? 0 : node.size};
   }
 
-  // The salt in the extra keys of a root's first block. Keys of multi-modal inputs are lists and the LoRA name is known;
-  // what else is there cannot be told from a salt, so that all of it keeps the namespace apart.
+  // The salt in the extra keys of a root's first block. Keys of multi-modal inputs are lists and the LoRA name is
+  // known; what else is there cannot be told from a salt, so that all of it keeps the namespace apart.
   std::string Salt(const std::string& lora_name, bool root) {
     if (fields_.has(kSalt)) return Text(kSalt);
     if (!root || !fields_.has(kExtraKeys)) return {};
@@ -316,7 +316,8 @@ Status BatchError(DecodeError error, std::string message, DecodeReport& report) 
 Status ParseTape(MsgpackTape& tape, std::span<const std::uint8_t> payload, const DecodeLimits& limits,
                  DecodeReport& report) {
   if (payload.size() > limits.payload_bytes_max) {
-    return BatchError(DecodeError::kLimit, "larger than " + std::to_string(limits.payload_bytes_max) + " bytes", report);
+    return BatchError(DecodeError::kLimit, "larger than " + std::to_string(limits.payload_bytes_max) + " bytes",
+                      report);
   }
   const MsgpackLimits tape_limits{.depth_max = limits.depth_max,
                                   .array_elements_max = limits.array_elements_max,
@@ -373,18 +374,18 @@ Result<KvEventBatch> DecodeKvBatch(std::span<const std::uint8_t> payload, Dialec
 }
 
 std::string_view DecodeErrorName(DecodeError error) {
-  constexpr std::string_view kNames[kDecodeErrorCount] = {"truncated",   "malformed",  "trailing_bytes", "limit",
-                                                          "batch_shape", "event_shape", "event_type",    "hash",
+  constexpr std::string_view kNames[kDecodeErrorCount] = {"truncated",   "malformed",   "trailing_bytes", "limit",
+                                                          "batch_shape", "event_shape", "event_type",     "hash",
                                                           "block_size",  "field"};
   return kNames[static_cast<std::size_t>(error)];
 }
 
 Medium MediumFromName(std::string_view name) {
   constexpr std::pair<std::string_view, Medium> kMedia[] = {
-      {"gpu", Medium::kGpu},         {"hbm", Medium::kGpu},         {"device", Medium::kGpu},
-      {"cpu", Medium::kCpu},         {"cpu_pinned", Medium::kCpu},  {"host_pinned", Medium::kCpu},
-      {"dram", Medium::kCpu},        {"storage", Medium::kStorage}, {"disk", Medium::kStorage},
-      {"ssd", Medium::kStorage},     {"external", Medium::kExternal}, {"remote", Medium::kExternal},
+      {"gpu", Medium::kGpu},     {"hbm", Medium::kGpu},           {"device", Medium::kGpu},
+      {"cpu", Medium::kCpu},     {"cpu_pinned", Medium::kCpu},    {"host_pinned", Medium::kCpu},
+      {"dram", Medium::kCpu},    {"storage", Medium::kStorage},   {"disk", Medium::kStorage},
+      {"ssd", Medium::kStorage}, {"external", Medium::kExternal}, {"remote", Medium::kExternal},
   };
   const auto same_letter = [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); };
   for (const auto& [known, medium] : kMedia) {

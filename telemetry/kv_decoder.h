@@ -1,9 +1,9 @@
 // KV-cache event batches from the wire (MessagePack) into telemetry/kv_event.h, for every dialect on record.
 //
 // Liberal in form: batch and event as array or map, integers of any width, hashes as integers or digests, names and
-// aliases of all publishers. Strict in substance: a batch that is not wholly consumed, has no time or no event list is an
-// error; an event without type, hashes or block size costs itself alone; a tag or field that nobody knows is skipped and
-// counted. What each engine sends and where this reader is wider: docs/wire.md.
+// aliases of all publishers. Strict in substance: a batch that is not wholly consumed, has no time or no event list is
+// an error; an event without type, hashes or block size costs itself alone; a tag or field that nobody knows is skipped
+// and counted. What each engine sends and where this reader is wider: docs/wire.md.
 #pragma once
 
 #include <array>
@@ -38,16 +38,16 @@ struct DecodeLimits {
 enum class DecodeError : std::uint8_t {
   // the whole batch
   kTruncated,
-  kMalformed,      // not MessagePack (or, for the pull form, not JSON)
+  kMalformed,  // not MessagePack (or, for the pull form, not JSON)
   kTrailingBytes,
   kLimit,
-  kBatchShape,     // no time, no event list, a rank that is no rank
+  kBatchShape,  // no time, no event list, a rank that is no rank
   // one event
-  kEventShape,     // neither map nor array
-  kEventType,      // no tag
-  kHash,           // missing, or neither integer nor digest
-  kBlockSize,      // missing or zero
-  kField,          // a known field of a wrong type or size
+  kEventShape,  // neither map nor array
+  kEventType,   // no tag
+  kHash,        // missing, or neither integer nor digest
+  kBlockSize,   // missing or zero
+  kField,       // a known field of a wrong type or size
 };
 inline constexpr std::size_t kDecodeErrorCount = 10;
 std::string_view DecodeErrorName(DecodeError error);  // snake_case, for metric labels

@@ -48,9 +48,9 @@ constexpr std::pair<std::string_view, EventField> kNames[] = {
     {"window_size", kSlidingWindow},
 };
 
-constexpr std::array kStoredPositions{kType,   kHashes,   kParent,    kTokens, kBlockSize, kLoraId,        kMedium,
-                                      kLoraName, kExtraKeys, kGroup,  kSpecKind,  kSlidingWindow, kLocality,
-                                      kOwnership, kSessionId};
+constexpr std::array kStoredPositions{kType,     kHashes,        kParent,   kTokens,    kBlockSize,
+                                      kLoraId,   kMedium,        kLoraName, kExtraKeys, kGroup,
+                                      kSpecKind, kSlidingWindow, kLocality, kOwnership, kSessionId};
 constexpr std::array kRemovedPositions{kType, kHashes, kMedium, kGroup, kLocality, kOwnership};
 // SGLang from 0.5.18 on puts named fields of a salted store here, where vLLM has the LoRA name.
 constexpr std::uint32_t kNamedFieldsPosition = 7;
@@ -85,7 +85,9 @@ EventField FieldOf(std::string_view name) {
   return kUnknown;
 }
 
-bool IsEmptyArray(const MsgpackNode& node) { return node.kind == MsgpackKind::kArray && node.size == 0; }
+bool IsEmptyArray(const MsgpackNode& node) {
+  return node.kind == MsgpackKind::kArray && node.size == 0;
+}
 
 void Set(const MsgpackTape& tape, EventField field, std::uint32_t node, EventFields& out) {
   if (field == kUnknown) {
@@ -121,7 +123,9 @@ void CollectPositions(const MsgpackTape& tape, std::uint32_t array, const std::a
   }
 }
 
-bool IsRemoved(std::string_view type) { return type == "BlockRemoved" || type == "removed"; }
+bool IsRemoved(std::string_view type) {
+  return type == "BlockRemoved" || type == "removed";
+}
 
 }  // namespace
 

@@ -12,9 +12,9 @@ TelemetryMetrics::PerStream Stream(MetricRegistry& registry, const char* stream)
 }
 
 std::string_view DropReasonName(std::size_t reason) {
-  constexpr std::string_view kNames[kDropReasonCount] = {"buffer_full",       "staging_full",   "access_full",
-                                                         "step_access_shed",  "block_sketch_shed", "sequence_frame",
-                                                         "frame_count",       "stale_replay"};
+  constexpr std::string_view kNames[kDropReasonCount] = {"buffer_full",      "staging_full",      "access_full",
+                                                         "step_access_shed", "block_sketch_shed", "sequence_frame",
+                                                         "frame_count",      "stale_replay"};
   return kNames[reason];
 }
 
@@ -41,17 +41,19 @@ TelemetryMetrics::TelemetryMetrics(MetricRegistry& registry)
       access_restarts(registry.AddCounter("foreload_telemetry_restarts_total", "Publishers that started anew.",
                                           {{"stream", "access"}})),
       duplicates(registry.AddCounter("foreload_telemetry_duplicates_total", "Batches that were known already.")),
-      unknown_events(registry.AddCounter("foreload_telemetry_unknown_events_total", "Events with a tag that is unknown here.")),
+      unknown_events(
+          registry.AddCounter("foreload_telemetry_unknown_events_total", "Events with a tag that is unknown here.")),
       unknown_fields(registry.AddCounter("foreload_telemetry_unknown_fields_total", "Fields that are unknown here.")),
-      reconnects(registry.AddCounter("foreload_telemetry_reconnects_total", "Connections established after the first.")),
+      reconnects(
+          registry.AddCounter("foreload_telemetry_reconnects_total", "Connections established after the first.")),
       heartbeats(registry.AddCounter("foreload_telemetry_heartbeats_total", "KV batches without events.")),
       sources_unknown(registry.AddGauge("foreload_telemetry_sources_unknown", "KV sources whose view is unknown.")),
       lag_seconds(registry.AddHistogram("foreload_telemetry_lag_seconds", "Receipt minus the publisher's time stamp.",
                                         DurationBucketsSeconds())) {
   for (std::size_t i = 0; i < kDecodeErrorCount; ++i) {
-    decode_errors[i] = &registry.AddCounter(
-        kDecodeErrorsName, kDecodeErrorsHelp,
-        {{"stream", "kv"}, {"reason", std::string(DecodeErrorName(static_cast<DecodeError>(i)))}});
+    decode_errors[i] =
+        &registry.AddCounter(kDecodeErrorsName, kDecodeErrorsHelp,
+                             {{"stream", "kv"}, {"reason", std::string(DecodeErrorName(static_cast<DecodeError>(i)))}});
   }
   for (std::size_t i = 0; i < kAccessErrorCount; ++i) {
     access_errors[i] = &registry.AddCounter(

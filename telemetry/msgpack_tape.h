@@ -30,10 +30,10 @@ struct MsgpackNode {
 static_assert(sizeof(MsgpackNode) == 16);
 
 struct MsgpackLimits {
-  std::uint32_t depth_max = 16;             // containers inside containers
+  std::uint32_t depth_max = 16;  // containers inside containers
   std::uint32_t array_elements_max = 1u << 20;
   std::uint32_t map_pairs_max = 1024;
-  std::uint32_t nodes_max = 4u << 20;       // 64 MiB of tape
+  std::uint32_t nodes_max = 4u << 20;  // 64 MiB of tape
 };
 
 enum class MsgpackParse : std::uint8_t { kOk, kTruncated, kMalformed, kLimit, kTrailingBytes };
@@ -48,7 +48,8 @@ class MsgpackTape {
   // Index of the node after `index` and all its descendants.
   std::uint32_t Next(std::uint32_t index) const {
     const MsgpackNode& node = nodes_[index];
-    return node.kind == MsgpackKind::kArray || node.kind == MsgpackKind::kMap ? static_cast<std::uint32_t>(node.word) : index + 1;
+    return node.kind == MsgpackKind::kArray || node.kind == MsgpackKind::kMap ? static_cast<std::uint32_t>(node.word)
+                                                                              : index + 1;
   }
 
  private:

@@ -1,9 +1,10 @@
-// Turns one publisher's numbered batches, live and replayed, into each batch once and in order - or says that the view of
-// that publisher is unknown. A pure state machine: no socket, no clock; `now` comes in with every call.
+// Turns one publisher's numbered batches, live and replayed, into each batch once and in order - or says that the view
+// of that publisher is unknown. A pure state machine: no socket, no clock; `now` comes in with every call.
 //
 //   feed:    OnLive, OnReplayed, OnReplayEnd, OnReconnect
 //   ask:     TakeReplayRequest - send this request on a fresh socket (stale replies must not reach the new request)
-//   deliver: Next -> a view state, or the batch that is due; Pop when it was taken. A batch that the receiver refuses is
+//   deliver: Next -> a view state, or the batch that is due; Pop when it was taken. A batch that the receiver refuses
+//   is
 //            simply not popped: it stays due, later ones wait in the bounded buffer, and what overflows is replayed.
 //
 // Rules (docs/wire.md gives the evidence):
@@ -12,11 +13,12 @@
 //   duplicate     a number that was seen with the same bytes (or from the same publisher id): ignored.
 //   restart       a new publisher id, or a number at or below the last live one with other bytes. After a reconnect the
 //                 last applied batch is replayed and compared, because a new publisher may already be past our number.
-//   unreplayable  a replay that starts above what was asked, no replay socket, or too many silent replays: kUnknown, then
+//   unreplayable  a replay that starts above what was asked, no replay socket, or too many silent replays: kUnknown,
+//   then
 //                 on with what there is. Heals by a clear, a restart, or (where the history may still exist) by a full
 //                 replay with growing pauses.
-// A publisher that starts at time_ns (TensorRT-LLM) looks like one whose history is lost; its clear at start heals that.
-// A publisher that skips numbers on purpose (Mooncake) has lost those events: an unreplayable gap.
+// A publisher that starts at time_ns (TensorRT-LLM) looks like one whose history is lost; its clear at start heals
+// that. A publisher that skips numbers on purpose (Mooncake) has lost those events: an unreplayable gap.
 //
 // Single-threaded.
 #pragma once
@@ -52,19 +54,19 @@ class SequenceTracker {
     bool can_replay = false;
     std::size_t buffered_batches_max = 65536;
     std::size_t buffered_bytes_max = 64u << 20;
-    DurationNs replay_silence_max = 5 * kSecond;   // between two replies
-    std::uint32_t replay_attempts_max = 3;         // without progress between them
-    DurationNs rebuild_pause_min = 30 * kSecond;   // before a full replay of an unknown view; doubles
+    DurationNs replay_silence_max = 5 * kSecond;  // between two replies
+    std::uint32_t replay_attempts_max = 3;        // without progress between them
+    DurationNs rebuild_pause_min = 30 * kSecond;  // before a full replay of an unknown view; doubles
     DurationNs rebuild_pause_max = 600 * kSecond;
   };
   using Payload = std::vector<std::uint8_t>;
 
   enum class Fed : std::uint8_t {
-    kTaken,      // due now or buffered
+    kTaken,  // due now or buffered
     kDuplicate,
-    kRestart,    // taken as the first sight of a new publisher
-    kOverflow,   // dropped because the buffer is full; will be replayed, or the view becomes unknown
-    kStale,      // a reply that no request waits for
+    kRestart,   // taken as the first sight of a new publisher
+    kOverflow,  // dropped because the buffer is full; will be replayed, or the view becomes unknown
+    kStale,     // a reply that no request waits for
   };
 
   explicit SequenceTracker(const Options& options);
@@ -85,8 +87,8 @@ class SequenceTracker {
     std::uint64_t number = 0;          // ... or a batch
     const Payload* payload = nullptr;  // valid until the next call
   };
-  // What is to be delivered next; nothing while waiting. Also runs the time-outs: call it regularly. A view state counts
-  // as taken when it is returned.
+  // What is to be delivered next; nothing while waiting. Also runs the time-outs: call it regularly. A view state
+  // counts as taken when it is returned.
   std::optional<Due> Next(TimeNs now);
   // The batch that Next returned has been taken.
   void Pop();
@@ -136,7 +138,7 @@ class SequenceTracker {
   const Options options_;
   std::map<std::uint64_t, Held> buffer_;  // numbers from next_ on
   std::size_t buffered_bytes_ = 0;
-  std::vector<Applied> applied_;          // by number modulo its size
+  std::vector<Applied> applied_;  // by number modulo its size
   std::uint64_t next_ = 0;
   std::optional<std::uint64_t> received_;
   std::optional<std::uint64_t> last_live_;

@@ -1,5 +1,5 @@
-// Where ingest threads deliver what engines say, decoded and in order. Implemented by prefetcher/service (which resolves
-// hashes to ids and feeds the core) and by tests.
+// Where ingest threads deliver what engines say, decoded and in order. Implemented by prefetcher/service (which
+// resolves hashes to ids and feeds the core) and by tests.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Between the ingest threads and the core thread: everything that sources deliver, in order, bounded by items and bytes.
+// Between the ingest threads and the core thread: everything that sources deliver, in order, bounded by items and
+// bytes.
 //
 // When it fills, speculation goes first and nothing that must not be sampled goes silently:
 //   StepAccess, BlockSketch   shed from their batch once the queue is beyond its common part; counted by kind
@@ -34,9 +35,9 @@ struct StagedItem {
 class StagingQueue final : public Sink {
  public:
   struct Options {
-    std::size_t items_max = 8192;         // batches
-    std::size_t bytes_max = 64u << 20;    // of their content, as estimated by their sizes
-    double reserve_ratio = 0.25;          // of both, kept for access events that are never sampled
+    std::size_t items_max = 8192;       // batches
+    std::size_t bytes_max = 64u << 20;  // of their content, as estimated by their sizes
+    double reserve_ratio = 0.25;        // of both, kept for access events that are never sampled
   };
 
   // `wake` is called by a producer, outside the lock, when the queue was empty. `metrics` outlives the queue.

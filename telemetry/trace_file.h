@@ -27,15 +27,15 @@ inline constexpr std::size_t kTraceFrameBytesMax = kTraceRecordBytesMax + (4u <<
 class TraceWriter {
  public:
   struct Options {
-    std::string path;                        // must not exist; created readable by its owner alone
+    std::string path;  // must not exist; created readable by its owner alone
     std::size_t queue_records_max = 65536;
     std::size_t queue_bytes_max = 64u << 20;
-    std::size_t frame_bytes = 1u << 20;      // a frame is written at this size (4 MiB at most) ...
-    DurationNs frame_age_max = kSecond;      // ... or at this age of its first record
+    std::size_t frame_bytes = 1u << 20;  // a frame is written at this size (4 MiB at most) ...
+    DurationNs frame_age_max = kSecond;  // ... or at this age of its first record
     int compression_level = 3;
   };
   struct Stats {
-    std::uint64_t records = 0;        // queued so far
+    std::uint64_t records = 0;  // queued so far
     std::uint64_t lost_records = 0;
     std::uint64_t bytes_written = 0;  // of the file
   };

@@ -126,7 +126,8 @@ class TraceReader::Impl {
     std::uint32_t size = 0;
     if (!stream.ReadVarint32(&size)) return BadRecord("has no length");
     const auto prefix = static_cast<std::size_t>(stream.CurrentPosition());
-    if (size > kTraceRecordBytesMax || size > frame_.size() - frame_read_ - prefix) return BadRecord("exceeds its frame");
+    if (size > kTraceRecordBytesMax || size > frame_.size() - frame_read_ - prefix)
+      return BadRecord("exceeds its frame");
     trace::TraceRecord record;
     if (!record.ParseFromArray(frame_.data() + frame_read_ + prefix, static_cast<int>(size))) {
       return BadRecord("is not a TraceRecord");
@@ -156,7 +157,7 @@ class TraceReader::Impl {
   std::vector<char> input_;
   std::size_t input_begin_ = 0;
   std::size_t input_end_ = 0;
-  std::uint64_t file_offset_ = 0;   // of the byte after the input
+  std::uint64_t file_offset_ = 0;  // of the byte after the input
   std::string frame_;
   std::size_t frame_read_ = 0;
   std::uint64_t frame_offset_ = 0;  // where the frame begins in the file
@@ -176,7 +177,11 @@ Result<std::unique_ptr<TraceReader>> TraceReader::Open(const std::string& path) 
 TraceReader::TraceReader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 TraceReader::~TraceReader() = default;
 
-Result<std::optional<trace::TraceRecord>> TraceReader::Next() { return impl_->Next(); }
-bool TraceReader::complete() const { return impl_->complete(); }
+Result<std::optional<trace::TraceRecord>> TraceReader::Next() {
+  return impl_->Next();
+}
+bool TraceReader::complete() const {
+  return impl_->complete();
+}
 
 }  // namespace foreload::telemetry

@@ -43,7 +43,9 @@ Compressor MakeCompressor(int level) {
 class TraceWriter::Impl {
  public:
   Impl(const Options& options, int file)
-      : options_(options), file_(file), compressor_(MakeCompressor(options.compression_level)),
+      : options_(options),
+        file_(file),
+        compressor_(MakeCompressor(options.compression_level)),
         queue_(options.queue_records_max) {}
   ~Impl() { close(file_); }
 
@@ -58,7 +60,9 @@ class TraceWriter::Impl {
     return FlushFrame();
   }
 
-  void Start() { thread_ = std::thread([this] { Run(); }); }
+  void Start() {
+    thread_ = std::thread([this] { Run(); });
+  }
 
   bool Append(trace::TraceRecord&& record) {
     const std::size_t bytes = record.ByteSizeLong();
@@ -191,8 +195,14 @@ TraceWriter::~TraceWriter() {
   [[maybe_unused]] const Status closed = Close();  // whoever wants the error calls Close
 }
 
-bool TraceWriter::Append(trace::TraceRecord record) { return impl_->Append(std::move(record)); }
-Status TraceWriter::Close() { return impl_->Close(); }
-TraceWriter::Stats TraceWriter::stats() const { return impl_->stats(); }
+bool TraceWriter::Append(trace::TraceRecord record) {
+  return impl_->Append(std::move(record));
+}
+Status TraceWriter::Close() {
+  return impl_->Close();
+}
+TraceWriter::Stats TraceWriter::stats() const {
+  return impl_->stats();
+}
 
 }  // namespace foreload::telemetry

@@ -1,7 +1,7 @@
 #include "telemetry/trtllm_json.h"
 
-#include <limits>
 #include <simdjson.h>
+#include <limits>
 #include <string>
 #include <utility>
 

@@ -76,8 +76,12 @@ Status SetCurve(void* socket, const CurveKeys& curve) {
 
 }  // namespace
 
-ZmqContext::ZmqContext() : handle_(zmq_ctx_new()) { FORELOAD_CHECK(handle_ != nullptr, "no ZeroMQ context"); }
-ZmqContext::~ZmqContext() { zmq_ctx_term(handle_); }
+ZmqContext::ZmqContext() : handle_(zmq_ctx_new()) {
+  FORELOAD_CHECK(handle_ != nullptr, "no ZeroMQ context");
+}
+ZmqContext::~ZmqContext() {
+  zmq_ctx_term(handle_);
+}
 
 ZmqSocket::ZmqSocket(ZmqSocket&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
 ZmqSocket& ZmqSocket::operator=(ZmqSocket&& other) noexcept {

@@ -28,7 +28,8 @@ class ZmqContext {
   void* handle_;
 };
 
-// How dead links are found and healed. The default heals within heartbeat_interval + heartbeat_timeout + connect_timeout
+// How dead links are found and healed. The default heals within heartbeat_interval + heartbeat_timeout +
+// connect_timeout
 // + 2 * reconnect_max = 35 s (docs/wire.md); a peer that is merely idle answers heartbeats in its I/O thread and stays.
 struct LinkOptions {
   int heartbeat_interval_ms = 5'000;  // 0: no heartbeats, for peers that do not answer them
@@ -37,7 +38,7 @@ struct LinkOptions {
   int reconnect_max_ms = 5'000;
   int connect_timeout_ms = 5'000;
   int handshake_timeout_ms = 5'000;
-  int receive_messages_max = 8'192;   // high-water mark; what the publisher cannot hand over it drops, which is a gap
+  int receive_messages_max = 8'192;  // high-water mark; what the publisher cannot hand over it drops, which is a gap
   std::int64_t message_bytes_max = (16 << 20) + 4096;  // a frame beyond it ends the connection
 };
 

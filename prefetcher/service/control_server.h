@@ -1,6 +1,7 @@
 // The control socket: accepts engine processes, reads their frames, watches their lives and their store doorbells.
 //
-// One thread with epoll. It decides nothing: whole messages, ends of connections and processes, and doorbells go to `sink`, and the core thread answers through `Send`. Peers must have our uid (or root's); the socket is 0600 in a 0700
+// One thread with epoll. It decides nothing: whole messages, ends of connections and processes, and doorbells go to
+// `sink`, and the core thread answers through `Send`. Peers must have our uid (or root's); the socket is 0600 in a 0700
 // directory. A peer that breaks framing or floods (over kControlQueueBytesMax unread) is disconnected with a log
 // line and a counter; nothing it does can block the others.
 #pragma once
@@ -29,9 +30,10 @@ using ConnectionId = Id<struct ConnectionTag, std::uint64_t>;  // never reused
 
 struct ControlFrame {
   ConnectionId connection;
-  pid_t pid = 0;                                       // of the peer, as the kernel says
+  pid_t pid = 0;  // of the peer, as the kernel says
   std::shared_ptr<const control::ControlMessage> message;
-  std::vector<std::shared_ptr<UniqueFd>> descriptors;  // shared only so that the event can be copied; one owner takes it
+  std::vector<std::shared_ptr<UniqueFd>>
+      descriptors;  // shared only so that the event can be copied; one owner takes it
 };
 // EOF, a broken peer, or (by pidfd, where one could be had) the death of the process. The process may live on.
 struct ControlClosed {
@@ -46,10 +48,10 @@ struct ControlServerMetrics {
   explicit ControlServerMetrics(MetricRegistry& registry);
   Counter& connections;
   Counter& frames;
-  Counter& rejected_peer;      // wrong uid
-  Counter& rejected_frame;     // framing or protobuf
-  Counter& rejected_full;      // too many connections
-  Counter& dropped_slow;       // output limit
+  Counter& rejected_peer;   // wrong uid
+  Counter& rejected_frame;  // framing or protobuf
+  Counter& rejected_full;   // too many connections
+  Counter& dropped_slow;    // output limit
   Gauge& open;
 };
 

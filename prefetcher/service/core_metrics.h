@@ -1,5 +1,5 @@
-// The core's plain counts as metrics, and what the movers and stores add: one table of names for what the sidecar decided
-// and moved. Published by the core thread after its steps.
+// The core's plain counts as metrics, and what the movers and stores add: one table of names for what the sidecar
+// decided and moved. Published by the core thread after its steps.
 #pragma once
 
 #include <array>
@@ -47,11 +47,11 @@ class CoreMetrics {
     Gauge* live;
   };
   struct Mirrored {
-    std::uint64_t core::CoreStats::* field;
+    std::uint64_t core::CoreStats::*field;
     CounterMirror mirror;
   };
   struct Gauged {
-    std::uint64_t core::CoreStats::* field;
+    std::uint64_t core::CoreStats::*field;
     Gauge* gauge;
   };
 

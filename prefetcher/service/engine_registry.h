@@ -36,13 +36,13 @@ struct BlockImage {
   struct Extent {
     std::uint32_t rank = 0;
     std::uint32_t layer_group = 0;
-    std::uint64_t slot_offset = 0;    // in the rank's slot (arena and store ring alike)
-    std::uint64_t image_offset = 0;   // a multiple of 4096
+    std::uint64_t slot_offset = 0;   // in the rank's slot (arena and store ring alike)
+    std::uint64_t image_offset = 0;  // a multiple of 4096
     std::uint64_t bytes = 0;
   };
   std::vector<Extent> extents;
-  std::uint64_t bytes = 0;            // of the image
-  std::uint64_t payload_bytes = 0;    // without padding
+  std::uint64_t bytes = 0;          // of the image
+  std::uint64_t payload_bytes = 0;  // without padding
   std::uint64_t layer_group_mask = 0;
   std::vector<std::uint64_t> share_bytes;  // per rank: end of its last extent in a slot
 };
@@ -72,8 +72,8 @@ struct ArenaGrant {
   std::unique_ptr<TableWriter> table;
   std::vector<std::shared_ptr<RankMemory>> ranks;  // by rank
   std::uint32_t slot_count = 0;
-  std::vector<SlotIndex> retiring;                 // RETIRED, still held by a reader
-  std::function<void()> on_end;                    // answers RevokeArena
+  std::vector<SlotIndex> retiring;  // RETIRED, still held by a reader
+  std::function<void()> on_end;     // answers RevokeArena
 };
 
 struct EngineClient {
@@ -82,9 +82,9 @@ struct EngineClient {
   bool scheduler = false;
   bool worker = false;
   std::uint32_t rank = 0;
-  std::optional<std::uint32_t> reader_bit;        // in the current table
-  std::shared_ptr<RankMemory> memory;             // granted by this worker
-  std::shared_ptr<StoreLane> lane;                // null: this worker does not store
+  std::optional<std::uint32_t> reader_bit;  // in the current table
+  std::shared_ptr<RankMemory> memory;       // granted by this worker
+  std::shared_ptr<StoreLane> lane;          // null: this worker does not store
 };
 
 struct EngineInstance {
@@ -100,9 +100,9 @@ struct EngineInstance {
   double recompute_seconds_per_token = 0;
   core::EnginePolicy policy = core::EnginePolicy::kPredict;
   std::vector<std::optional<std::vector<BlockImage::Extent>>> rank_extents;  // image_offset not filled
-  std::shared_ptr<const BlockImage> image;        // once every rank has registered
+  std::shared_ptr<const BlockImage> image;                                   // once every rank has registered
   std::vector<EngineClient> clients;
-  std::shared_ptr<ArenaGrant> grant;              // in force
+  std::shared_ptr<ArenaGrant> grant;  // in force
   std::uint64_t grant_epoch = 0;
   std::string arena_reason = "no rank has granted memory yet";
 
@@ -116,7 +116,7 @@ struct EngineRegistryMetrics {
   Counter& died;
   Counter& arenas_granted;
   Counter& arenas_ended;
-  Counter& hostile;            // arenas taken from an engine that wrote garbage into shared memory
+  Counter& hostile;  // arenas taken from an engine that wrote garbage into shared memory
   Gauge& live;
 };
 
@@ -126,7 +126,7 @@ class EngineRegistry {
     Mode mode = Mode::kOn;
     std::uint64_t boot_token = 0;
     std::uint32_t engines_max = 64;
-    std::uint32_t store_slots_max = 1024;      // of one worker's ring
+    std::uint32_t store_slots_max = 1024;  // of one worker's ring
     std::uint64_t store_ring_bytes_max = 1ull << 30;
   };
 
@@ -155,8 +155,8 @@ class EngineRegistry {
 
   // Frames that concern registration and arenas; false: not one of those.
   bool Handle(const ControlFrame& frame);
-  // The process is gone or has hung up. Of a worker or the last scheduler: the arena ends. A table that ended is never used
-  // again, so holder bits of a process that lives on protect what it still reads there.
+  // The process is gone or has hung up. Of a worker or the last scheduler: the arena ends. A table that ended is never
+  // used again, so holder bits of a process that lives on protect what it still reads there.
   void Closed(ConnectionId connection);
   // The engine wrote garbage into shared memory: it loses its arena, in words.
   void TakeArena(EngineInstance& engine, const std::string& why);
@@ -188,9 +188,9 @@ class EngineRegistry {
   EngineRegistryMetrics metrics_;
   ControlServer* control_ = nullptr;
   std::function<void(EngineId)> on_down_;
-  std::vector<std::string> names_;                           // by EngineId
-  std::vector<NamespaceFingerprint> default_spaces_;         // by EngineId
-  std::vector<std::shared_ptr<const BlockImage>> images_;    // by LayoutIndex
+  std::vector<std::string> names_;                         // by EngineId
+  std::vector<NamespaceFingerprint> default_spaces_;       // by EngineId
+  std::vector<std::shared_ptr<const BlockImage>> images_;  // by LayoutIndex
   std::unordered_map<std::string, EngineId> ids_;
   std::unordered_map<EngineId, std::unique_ptr<EngineInstance>> instances_;
   std::unordered_map<ConnectionId, EngineId> by_connection_;

@@ -1,10 +1,10 @@
-// Carries the core's commands out and reports what became of them: the only place where decisions meet memory, disks and
-// engines. It decides nothing.
+// Carries the core's commands out and reports what became of them: the only place where decisions meet memory, disks
+// and engines. It decides nothing.
 //
 // Order that keeps bytes right: a slot's key is written while RESERVED; bytes land while IN_FLIGHT; READY is published
-// after the last terminal event of every rank's transfer; a slot is reused only when it is FREE, that is, when no reader
-// holds it and no transfer can touch it. A block is visible in DRAM only when its copy out of the store ring has ended,
-// and leaves the SSD only after every extent's checksum agreed.
+// after the last terminal event of every rank's transfer; a slot is reused only when it is FREE, that is, when no
+// reader holds it and no transfer can touch it. A block is visible in DRAM only when its copy out of the store ring has
+// ended, and leaves the SSD only after every extent's checksum agreed.
 //
 // Thread: the core thread.
 #pragma once
@@ -37,16 +37,15 @@ namespace foreload::service {
 
 struct ExecutorMetrics {
   explicit ExecutorMetrics(MetricRegistry& registry);
-  Counter& checksum_failures;      // SSD bytes that were not what was stored
+  Counter& checksum_failures;  // SSD bytes that were not what was stored
   Counter& store_bytes;
-  Counter& store_bad_size;         // committed with another size than the registered extents
-  Counter& store_incomplete;       // some rank never committed its share
-  Counter& store_duplicate;        // a rank committed its share of one block twice
+  Counter& store_bad_size;    // committed with another size than the registered extents
+  Counter& store_incomplete;  // some rank never committed its share
+  Counter& store_duplicate;   // a rank committed its share of one block twice
   Counter& slots_retired;
-  Counter& spills_waited;          // for the SSD store to make its next segment
-  Histogram& demand_seconds;       // from the frame to the reply
+  Counter& spills_waited;     // for the SSD store to make its next segment
+  Histogram& demand_seconds;  // from the frame to the reply
 };
-
 
 class Executor {
  public:
@@ -54,10 +53,10 @@ class Executor {
   static constexpr DurationNs kStoreAssemblyMax = 10 * kSecond;
 
   struct Parts {
-    Mover& host;                  // memory to memory
-    Mover* file = nullptr;        // disk; null: no SSD tier
+    Mover& host;            // memory to memory
+    Mover* file = nullptr;  // disk; null: no SSD tier
     DramStore& dram;
-    const RegionMap& dram_host;   // the DRAM slab as the host backend knows it
+    const RegionMap& dram_host;  // the DRAM slab as the host backend knows it
     const RegionMap* dram_file = nullptr;
     ssd::SsdStore* ssd = nullptr;
     EngineRegistry& engines;
@@ -105,12 +104,12 @@ class Executor {
     SlotIndex slot;
     std::uint64_t store = 0;
     std::shared_ptr<ArenaGrant> grant;
-    std::uint64_t groups = 0;                 // layer groups that the load brings
-    std::optional<DramBlock> place;           // of a load or store that has not ended
+    std::uint64_t groups = 0;        // layer groups that the load brings
+    std::optional<DramBlock> place;  // of a load or store that has not ended
     std::optional<ssd::ReadPlan> read;
     std::optional<ssd::WritePlan> write;
     std::uint64_t bytes = 0;
-    DurationNs service_ns = 0;                // of a spill's write, until it is durable
+    DurationNs service_ns = 0;  // of a spill's write, until it is durable
   };
   struct Share {
     std::shared_ptr<StoreLane> lane;
@@ -173,8 +172,8 @@ class Executor {
   void EndStore(TransferId id, TransferContext& context, const MoveResult& result);
   bool TrySpill(TransferId transfer, BlockId block);
 
-  void AddDramParts(const DramBlock& place, const BlockImage::Extent& extent, RegionId other, std::uint64_t other_offset,
-                    bool to_dram, std::vector<MovePart>& parts) const;
+  void AddDramParts(const DramBlock& place, const BlockImage::Extent& extent, RegionId other,
+                    std::uint64_t other_offset, bool to_dram, std::vector<MovePart>& parts) const;
   std::vector<MovePart> SsdParts(const std::vector<ssd::SsdPart>& parts, bool to_file) const;
   std::optional<DramBlock>& Resident(BlockId block);
   void RetireNow(EngineInstance& engine, SlotIndex slot);
@@ -187,11 +186,11 @@ class Executor {
   Parts parts_;
   ExecutorMetrics metrics_;
   ControlServer* control_ = nullptr;
-  std::vector<std::optional<DramBlock>> resident_;              // by BlockId
+  std::vector<std::optional<DramBlock>> resident_;  // by BlockId
   std::unordered_map<TransferId, TransferContext> transfers_;
-  std::unordered_map<std::uint64_t, PendingStore> stores_;      // by store id
+  std::unordered_map<std::uint64_t, PendingStore> stores_;                   // by store id
   std::unordered_map<AssemblyKey, std::uint64_t, AssemblyHash> assembling_;  // stores that still miss shares
-  std::unordered_map<std::uint64_t, Waiter> waiters_;           // demand, purge and flush ids
+  std::unordered_map<std::uint64_t, Waiter> waiters_;                        // demand, purge and flush ids
   std::deque<WaitingSpill> waiting_spills_;
   std::uint64_t next_ticket_ = 1;
 };

@@ -18,7 +18,7 @@
 
 namespace foreload::service {
 
-struct SsdDurable {           // a spill reached its watermark, or failed to
+struct SsdDurable {  // a spill reached its watermark, or failed to
   std::uint64_t token = 0;
   Status status;
 };

@@ -26,17 +26,17 @@ namespace foreload::service {
 
 struct IntakeMetrics {
   explicit IntakeMetrics(MetricRegistry& registry);
-  Counter& kv_blocks;             // block accesses in KV events
+  Counter& kv_blocks;  // block accesses in KV events
   Counter& request_events;
-  Counter& ambiguous_aliases;     // KV events that named a block by an alias of several
+  Counter& ambiguous_aliases;  // KV events that named a block by an alias of several
   Counter& engines_full;
   Counter& requests_full;
   Counter& sessions_full;
-  Counter& bad_keys;              // digests of impossible size, unknown request ids
+  Counter& bad_keys;  // digests of impossible size, unknown request ids
   Counter& key_lists_asked;
   Counter& key_lists_healed;
-  Counter& requests_lost;         // announced no more: taken as aborted
-  Counter& step_access_records;   // received; decode-time prediction does not read them yet
+  Counter& requests_lost;        // announced no more: taken as aborted
+  Counter& step_access_records;  // received; decode-time prediction does not read them yet
   Counter& block_sketch_records;
 };
 
@@ -82,7 +82,7 @@ class Intake {
     TimeNs last_seen = 0;
     bool announced_by_engine = false;  // has appeared in an announcement: silence means the end
   };
-  struct PendingKeyList {              // chunks of one request, until complete
+  struct PendingKeyList {  // chunks of one request, until complete
     std::string digests;
     std::uint32_t total = 0;
   };
@@ -109,13 +109,13 @@ class Intake {
   IntakeMetrics metrics_;
   std::function<bool(EngineId, BlockId)> in_engine_;
   std::function<void(EngineId, const std::string&)> ask_key_list_;
-  std::vector<EngineId> sources_;                             // by SourceIndex
-  std::vector<bool> told_up_;                                 // by EngineId: the core has heard of it
-  std::unordered_map<EngineId, std::string> publishers_;      // access stream: last publisher id
+  std::vector<EngineId> sources_;                         // by SourceIndex
+  std::vector<bool> told_up_;                             // by EngineId: the core has heard of it
+  std::unordered_map<EngineId, std::string> publishers_;  // access stream: last publisher id
   NameInterner<RequestId> request_ids_;
   NameInterner<SessionId> session_ids_;
   std::unordered_map<RequestId, LiveRequest> live_;
-  std::unordered_map<std::string, PendingKeyList> key_lists_; // by engine and request id
+  std::unordered_map<std::string, PendingKeyList> key_lists_;  // by engine and request id
 };
 
 }  // namespace foreload::service

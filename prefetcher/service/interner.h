@@ -1,9 +1,9 @@
 // Names to small ids, in order of arrival: the core sees ids only.
 //
-// A block is (key, layout): bytes are shared only where both agree. A KV event that carries only 8 bytes of a digest gets
-// a provisional id, bound to that engine's alias; when a full key with those bytes turns up at the same engine, it adopts
-// the id, so that what the event said stays true. A second full key with the same alias makes it ambiguous, and then the
-// alias says nothing any more.
+// A block is (key, layout): bytes are shared only where both agree. A KV event that carries only 8 bytes of a digest
+// gets a provisional id, bound to that engine's alias; when a full key with those bytes turns up at the same engine, it
+// adopts the id, so that what the event said stays true. A second full key with the same alias makes it ambiguous, and
+// then the alias says nothing any more.
 //
 // Thread: the core thread.
 #pragma once

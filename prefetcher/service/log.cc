@@ -1,10 +1,10 @@
 #include "prefetcher/service/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <array>
-#include <cstdio>
+#include <ctime>
 #include <memory>
 #include <string>
 
@@ -20,29 +20,6 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
     case LogLevel::kError: return spdlog::level::err;
   }
   return spdlog::level::info;
-}
-
-struct Sink {
-  // A private logger: the library's global registry is left alone.
-  spdlog::logger logger{"foreload", std::make_shared<spdlog::sinks::stderr_sink_mt>()};
-  LogFormat format = LogFormat::kText;
-
-  Sink() { UseFormat(LogFormat::kText); }
-
-  void UseFormat(LogFormat wanted) {
-    format = wanted;
-    logger.set_pattern(wanted == LogFormat::kJson
-                           ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","thread":%t,"message":"%v"})"
-                           : "%Y-%m-%dT%H:%M:%S.%eZ %-7l %v",
-                       spdlog::pattern_time_type::utc);
-    logger.flush_on(spdlog::level::trace);
-  }
-};
-
-// Never destroyed: threads may log while the process ends.
-Sink& TheSink() {
-  static Sink* const sink = new Sink;
-  return *sink;
 }
 
 // Length of the valid UTF-8 sequence at the start of `text`, 0 when there is none.
@@ -92,24 +69,39 @@ std::string EscapeJson(std::string_view text) {
   return out;
 }
 
+namespace {
+
+// "%*": the message inside a JSON string.
+class EscapedMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& to) override {
+    const std::string escaped = EscapeJson({message.payload.data(), message.payload.size()});
+    to.append(escaped.data(), escaped.data() + escaped.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<EscapedMessage>(); }
+};
+
+constexpr char kTextPattern[] = "%Y-%m-%dT%H:%M:%S.%eZ %-7l %v";
+constexpr char kJsonPattern[] = R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","thread":%t,"message":"%*"})";
+
+}  // namespace
+
 void StartLog(LogLevel level, LogFormat format) {
-  TheSink().UseFormat(format);
+  auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
+  formatter->add_flag<EscapedMessage>('*').set_pattern(format == LogFormat::kJson ? kJsonPattern : kTextPattern);
+  auto logger = std::make_shared<spdlog::logger>("foreload", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_formatter(std::move(formatter));
+  logger->flush_on(spdlog::level::trace);
+  spdlog::set_default_logger(std::move(logger));
   SetLogLevel(level);
 }
 
 void SetLogLevel(LogLevel level) {
-  TheSink().logger.set_level(ToSpdlog(level));
+  spdlog::default_logger_raw()->set_level(ToSpdlog(level));
 }
 
 void Log(LogLevel level, std::string_view message) {
-  Sink& sink = TheSink();
-  const auto spdlog_level = ToSpdlog(level);
-  if (!sink.logger.should_log(spdlog_level)) return;
-  if (sink.format == LogFormat::kJson) {
-    sink.logger.log(spdlog_level, "{}", EscapeJson(message));
-  } else {
-    sink.logger.log(spdlog_level, "{}", message);
-  }
+  spdlog::default_logger_raw()->log(ToSpdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }
 
 }  // namespace foreload::service

@@ -1,7 +1,8 @@
 // Logs to stderr, text for people or one JSON object a line for collectors. Never token ids, salts or block digests.
 //
-// Any thread. Start once before the first line; lines before it go to stderr as text. Not for the per-event path: a
-// line takes a lock and a system call.
+// StartLog replaces spdlog's default logger, so that lines written with spdlog itself look the same; call it before the
+// first line (before it, spdlog writes to stdout). Any thread. Not for the per-event path: a line takes a lock and a
+// system call.
 #pragma once
 
 #include <string>

@@ -1,9 +1,9 @@
-// Observe mode's stand-in for an engine that would use us: from what the engine publishes, the stores, look-ups and demand
-// fetches that it would have made, as events for the core. With core::VirtualExecutor in the executor's place nothing is
-// moved, and the ledger shows what `on` would have had.
+// Observe mode's stand-in for an engine that would use us: from what the engine publishes, the stores, look-ups and
+// demand fetches that it would have made, as events for the core. With core::VirtualExecutor in the executor's place
+// nothing is moved, and the ledger shows what `on` would have had.
 //
-// What it supposes: the engine offers each block that it stores in its own cache; when a request is scheduled it uses the
-// READY part of its prefix at once and waits for the rest of what is stored.
+// What it supposes: the engine offers each block that it stores in its own cache; when a request is scheduled it uses
+// the READY part of its prefix at once and waits for the rest of what is stored.
 //
 // Thread: the core thread.
 #pragma once
@@ -47,7 +47,7 @@ class ObserveAdapter {
   std::unordered_map<EngineId, std::uint64_t> block_bytes_;
   std::unordered_map<RequestId, Request> requests_;
   std::unordered_map<std::uint64_t, std::pair<RequestId, std::size_t>> demands_;  // -> request, first block
-  std::vector<std::uint64_t> bytes_;  // by BlockId
+  std::vector<std::uint64_t> bytes_;                                              // by BlockId
   std::uint64_t next_store_ = 1;
   std::uint64_t next_demand_ = 1;
 };

@@ -1,7 +1,7 @@
 // The running sidecar: telemetry in, decisions on one core thread, bytes moved by movers, engines answered.
 //
-// Threads: ingest (telemetry), control (socket), core (this file's loop; owner of catalog, tables, stores and interners),
-// one per mover, the SSD store's sync thread. They meet at the staging queue and the inbox.
+// Threads: ingest (telemetry), control (socket), core (this file's loop; owner of catalog, tables, stores and
+// interners), one per mover, the SSD store's sync thread. They meet at the staging queue and the inbox.
 #pragma once
 
 #include <memory>
@@ -25,8 +25,8 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // Takes over what can be changed while running. FailedPrecondition, naming the keys, when something else changed; then
-  // nothing is taken over.
+  // Takes over what can be changed while running. FailedPrecondition, naming the keys, when something else changed;
+  // then nothing is taken over.
   Status Reload(const ServiceConfig& config);
 
   // Stops accepting, closes arenas, lets what is in flight end, makes dirty blocks durable, until `deadline` at the

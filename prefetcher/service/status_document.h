@@ -20,8 +20,8 @@ struct StatusInputs {
   TimeNs now = 0;
   bool draining = false;
   std::string dram_summary;
-  std::string file_io;        // which backend serves the disk, and why; "": no SSD tier
-  std::string ssd_state;      // in words
+  std::string file_io;    // which backend serves the disk, and why; "": no SSD tier
+  std::string ssd_state;  // in words
   std::uint64_t ssd_used_bytes = 0;
   std::uint64_t ssd_records = 0;
   const Mover* host = nullptr;

@@ -1,5 +1,5 @@
-// What one core takes in, in block accesses a second (items_per_second): decoding alone, and the whole path of a message
-// after the socket (sequence, decode, stage, drain).
+// What one core takes in, in block accesses a second (items_per_second): decoding alone, and the whole path of a
+// message after the socket (sequence, decode, stage, drain).
 #include <benchmark/benchmark.h>
 
 #include <bit>

@@ -68,7 +68,8 @@ TEST(AliasTable, OverflowedAliasStaysAmbiguous) {
   EXPECT_EQ(table.Find(kScope, 7).match, Match::kUnknown);
 }
 
-RC_GTEST_PROP(AliasTable, AgreesWithAMapOfSets, (const std::vector<std::tuple<bool, std::uint8_t, std::uint8_t>>& script)) {
+RC_GTEST_PROP(AliasTable, AgreesWithAMapOfSets,
+              (const std::vector<std::tuple<bool, std::uint8_t, std::uint8_t>>& script)) {
   AliasTable table(1000);
   std::map<std::uint64_t, std::set<std::uint32_t>> model;
   for (const auto& [bind, alias, block] : script) {
@@ -83,7 +84,9 @@ RC_GTEST_PROP(AliasTable, AgreesWithAMapOfSets, (const std::vector<std::tuple<bo
     }
     const auto found = table.Find(kScope, low64);
     const auto& expected = model[low64];
-    RC_ASSERT(found.match == (expected.empty() ? Match::kUnknown : expected.size() == 1 ? Match::kUnique : Match::kAmbiguous));
+    RC_ASSERT(found.match == (expected.empty()       ? Match::kUnknown
+                              : expected.size() == 1 ? Match::kUnique
+                                                     : Match::kAmbiguous));
     if (expected.size() == 1) RC_ASSERT(found.block == BlockId{*expected.begin()});
   }
 }

@@ -23,7 +23,9 @@ using testing::CollectSink;
 using testing::TestPublisher;
 using Clock = std::chrono::steady_clock;
 
-bool Shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+bool Shell(const std::string& command) {
+  return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+}
 
 // Namespace "fl<pid>" with a veth pair; 10.x addresses derived from the process id, so that two runs do not meet.
 class Link {
@@ -121,11 +123,11 @@ class RemoteEngine {
   std::thread thread_;  // last: it uses the rest
 };
 
-bool WaitUntil(const std::function<bool()>& done, std::chrono::seconds limit) {
+bool WaitUntil(CollectSink& sink, const std::function<bool()>& done, std::chrono::seconds limit) {
   const auto deadline = Clock::now() + limit;
   while (!done()) {
     if (Clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // polling, until the deadline
+    sink.WaitForDelivery(std::chrono::milliseconds(100));
   }
   return true;
 }
@@ -154,18 +156,21 @@ TEST(DeadLink, HealsWithinTheDocumentedTimeAsARestart) {
     const auto blocks = sink.blocks();
     return blocks.lower_bound(100 * n) != blocks.lower_bound(100 * n + 100);
   };
-  ASSERT_TRUE(WaitUntil([&] { return from_incarnation(1); }, std::chrono::seconds(30)));
+  ASSERT_TRUE(WaitUntil(
+      sink, [&] { return from_incarnation(1); }, std::chrono::seconds(30)));
   const std::uint64_t reconnects = metrics.reconnects.value();
 
   // Idle for longer than a heartbeat and its time-out: the engine is not torn down.
   engine.Talk(false);
-  EXPECT_FALSE(WaitUntil([&] { return metrics.reconnects.value() != reconnects; }, std::chrono::seconds(22)));
+  EXPECT_FALSE(WaitUntil(
+      sink, [&] { return metrics.reconnects.value() != reconnects; }, std::chrono::seconds(22)));
   engine.Talk(true);
 
   ASSERT_TRUE(link.Break());
   engine.Restart();
   ASSERT_TRUE(link.Mend());
-  EXPECT_TRUE(WaitUntil([&] { return from_incarnation(2); }, std::chrono::seconds(60)));
+  EXPECT_TRUE(WaitUntil(
+      sink, [&] { return from_incarnation(2); }, std::chrono::seconds(60)));
   EXPECT_FALSE(from_incarnation(1)) << "the old residency is dropped";
   EXPECT_EQ(sink.views(), "KRK");
   EXPECT_GT(metrics.reconnects.value(), reconnects);

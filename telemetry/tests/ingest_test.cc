@@ -140,8 +140,9 @@ TEST_F(IngestTest, RestartIsSeenThoughTheNewPublisherIsAlreadyAhead) {
   second.time = 2;
   publisher.emplace(second);
   for (std::uint64_t hash = 11; hash <= 14; ++hash) publisher->Store(hash, true);
-  EXPECT_TRUE(ServeUntil({&*publisher}, [&] { return sink_.blocks() == Blocks{11, 12, 13, 14}; }))
-      << "without a single live message";
+  EXPECT_TRUE(ServeUntil({&*publisher}, [&] {
+    return sink_.blocks() == Blocks{11, 12, 13, 14};
+  })) << "without a single live message";
   EXPECT_EQ(sink_.views(), "KRK");
 }
 
@@ -198,9 +199,9 @@ TEST_F(IngestTest, GarbageCostsCountersAndTheNextEventIsServed) {
   publisher.SendRaw(std::vector<Frame>(1000, topic));
   publisher.SendRaw({topic, Frame(7), batch});
   publisher.SendRaw({topic, Frame(9), batch});
-  publisher.SendRaw({topic, Frame(8, 0xff), batch});       // an end marker has no place here
+  publisher.SendRaw({topic, Frame(8, 0xff), batch});  // an end marker has no place here
   publisher.SendRaw({topic, Frame(8, 0xfe), batch});
-  publisher.PublishPayload({0xc1, 0xc1});                  // takes number 1
+  publisher.PublishPayload({0xc1, 0xc1});  // takes number 1
   publisher.PublishPayload(testing::FromHex("ddff000000"));
   publisher.Store(2);
   EXPECT_TRUE(ServeUntil({&publisher}, [&] { return sink_.blocks() == Blocks{1, 2}; }));
@@ -235,9 +236,7 @@ TEST_F(IngestTest, RefusedBatchesAreOfferedAgainAndNothingIsLost) {
   ASSERT_TRUE(Subscribed(publisher));
   sink_.Refuse(true);
   for (std::uint64_t hash = 1; hash <= 200; ++hash) publisher.Store(hash);
-  ASSERT_TRUE(ServeUntil({&publisher}, [&] {
-    return sink_.refusals() > 3 && Dropped(DropReason::kBufferFull) > 0;
-  }));
+  ASSERT_TRUE(ServeUntil({&publisher}, [&] { return sink_.refusals() > 3 && Dropped(DropReason::kBufferFull) > 0; }));
   sink_.Refuse(false);
   EXPECT_TRUE(ServeUntil({&publisher}, [&] { return sink_.blocks().size() == 200; }));
   EXPECT_EQ(sink_.views(), "K");
@@ -293,7 +292,8 @@ TEST_F(IngestTest, IdleEngineIsNotTornDown) {
   TestPublisher publisher(Publisher(false));
   Start({Source(false)});
   ASSERT_TRUE(Subscribed(publisher));
-  EXPECT_FALSE(ServeUntil({&publisher}, [&] { return metrics_.reconnects.value() > 0; }, std::chrono::seconds(1)))
+  EXPECT_FALSE(ServeUntil(
+      {&publisher}, [&] { return metrics_.reconnects.value() > 0; }, std::chrono::seconds(1)))
       << "reconnected within ten time-outs of silence";
   publisher.Store(1);
   EXPECT_TRUE(ServeUntil({&publisher}, [&] { return sink_.blocks() == Blocks{1}; }));
@@ -315,7 +315,8 @@ TEST_F(IngestTest, AccessGapsAndRestartsAreCounted) {
     }
     const std::string bytes = batch.SerializeAsString();
     const std::string_view topic = "foreload";
-    publisher.SendRaw({Frame(topic.begin(), topic.end()), testing::SequenceBytes(number), Frame(bytes.begin(), bytes.end())});
+    publisher.SendRaw(
+        {Frame(topic.begin(), topic.end()), testing::SequenceBytes(number), Frame(bytes.begin(), bytes.end())});
   };
   send(5, 'a', 1);  // joined late: no gap
   send(6, 'a', 2);

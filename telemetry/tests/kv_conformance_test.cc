@@ -18,7 +18,9 @@ using testing::Bytes;
 #define SKIP_WITHOUT(path) \
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no test data at " << (path) << " (set FORELOAD_DATA)"
 
-std::filesystem::path EventsDir() { return testing::DataDir() / "kv_events"; }
+std::filesystem::path EventsDir() {
+  return testing::DataDir() / "kv_events";
+}
 
 // One block's worth of an event, as the conformance cases list them.
 struct Flat {
@@ -37,7 +39,9 @@ struct Flat {
   friend bool operator==(const Flat&, const Flat&) = default;
 };
 
-std::string NameOf(Medium medium) { return medium == Medium::kGpu ? "GPU" : "other"; }
+std::string NameOf(Medium medium) {
+  return medium == Medium::kGpu ? "GPU" : "other";
+}
 
 std::vector<Flat> Flatten(const KvEventBatch& batch) {
   std::vector<Flat> out;
@@ -113,12 +117,12 @@ Flat Expected(const element& event) {
 enum class Verdict { kBatchRefused, kEventRefused, kAccepted };
 const std::map<std::string, Verdict>& MalformedCases() {
   static const std::map<std::string, Verdict> cases{
-      {"batch_is_a_map", Verdict::kBatchRefused},        {"events_not_array", Verdict::kBatchRefused},
-      {"garbage_bytes", Verdict::kBatchRefused},         {"top_level_string", Verdict::kBatchRefused},
-      {"trailing_garbage", Verdict::kBatchRefused},      {"truncated_payload", Verdict::kBatchRefused},
-      {"ts_missing", Verdict::kBatchRefused},            {"block_hashes_missing", Verdict::kEventRefused},
-      {"block_size_missing", Verdict::kEventRefused},    {"event_no_type", Verdict::kEventRefused},
-      {"hash_is_string", Verdict::kEventRefused},        {"event_is_tag_array", Verdict::kAccepted},
+      {"batch_is_a_map", Verdict::kBatchRefused},     {"events_not_array", Verdict::kBatchRefused},
+      {"garbage_bytes", Verdict::kBatchRefused},      {"top_level_string", Verdict::kBatchRefused},
+      {"trailing_garbage", Verdict::kBatchRefused},   {"truncated_payload", Verdict::kBatchRefused},
+      {"ts_missing", Verdict::kBatchRefused},         {"block_hashes_missing", Verdict::kEventRefused},
+      {"block_size_missing", Verdict::kEventRefused}, {"event_no_type", Verdict::kEventRefused},
+      {"hash_is_string", Verdict::kEventRefused},     {"event_is_tag_array", Verdict::kAccepted},
       {"hash_is_negative", Verdict::kAccepted}};
   return cases;
 }
@@ -275,7 +279,8 @@ TEST(KvConformance, LlmDEventsSurviveTheWire) {
     testing::Pack pack;
     pack.Map(5).Str("event_type").Str(std::string_view(root["event_type"])).Str("block_size").Uint(16);
     std::vector<std::uint64_t> hashes;
-    for (const element hash : simdjson::dom::array(element(root["block_hashes"]))) hashes.push_back(std::uint64_t(hash));
+    for (const element hash : simdjson::dom::array(element(root["block_hashes"])))
+      hashes.push_back(std::uint64_t(hash));
     pack.Str("block_hashes").Hashes(hashes).Str("lora_name");
     std::string_view lora;
     if (root["lora_name"].get(lora) == simdjson::SUCCESS) {

@@ -26,7 +26,9 @@ KvEventBatch Decode(const Bytes& payload, Dialect dialect = Dialect::kAuto, Deco
   return batch.ok() ? std::move(batch).value() : KvEventBatch{};
 }
 
-const BlockStored& Stored(const KvEventBatch& batch, std::size_t i = 0) { return std::get<BlockStored>(batch.events.at(i)); }
+const BlockStored& Stored(const KvEventBatch& batch, std::size_t i = 0) {
+  return std::get<BlockStored>(batch.events.at(i));
+}
 
 DecodeError BatchErrorOf(const Bytes& payload, const DecodeLimits& limits = {}) {
   DecodeReport report;
@@ -39,19 +41,26 @@ DecodeError BatchErrorOf(const Bytes& payload, const DecodeLimits& limits = {}) 
 }
 
 constexpr std::string_view kNarrowStore =
-    "93cb41da556e402000009186a474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739664ccc8cd9c40ce00011170cf000001"
-    "0000000000cf8000000000000001b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739c0102030405060708090a0b0caa62"
+    "93cb41da556e402000009186a474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739664ccc8cd9c40ce00011170cf0000"
+    "01"
+    "0000000000cf8000000000000001b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739c0102030405060708090a0b0caa"
+    "62"
     "6c6f636b5f73697a6502a66d656469756da347505500";
 constexpr std::string_view kWideRemove =
-    "93cb41da556e402000009183a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657392cf0000000000000064d200009c40"
+    "93cb41da556e402000009183a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657392cf0000000000000064d200009c"
+    "40"
     "a66d656469756da347505500";
 constexpr std::string_view kOwnParent =
-    "93cb41da556e402000009186a474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739107b1706172656e745f626c6f636b5f"
+    "93cb41da556e402000009186a474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739107b1706172656e745f626c6f636b"
+    "5f"
     "6861736807a9746f6b656e5f696473920101aa626c6f636b5f73697a6502a66d656469756da347505500";
 constexpr std::string_view kCycle =
-    "93cb41da556e402000009286a474797065ab426c6f636b53746f726564ac626c6f636b5f686173686573920506b1706172656e745f626c6f636b"
-    "5f68617368c0a9746f6b656e5f6964739401020304aa626c6f636b5f73697a6502a66d656469756da347505586a474797065ab426c6f636b5374"
-    "6f726564ac626c6f636b5f6861736865739105b1706172656e745f626c6f636b5f6861736806a9746f6b656e5f696473920102aa626c6f636b5f"
+    "93cb41da556e402000009286a474797065ab426c6f636b53746f726564ac626c6f636b5f686173686573920506b1706172656e745f626c6f63"
+    "6b"
+    "5f68617368c0a9746f6b656e5f6964739401020304aa626c6f636b5f73697a6502a66d656469756da347505586a474797065ab426c6f636b53"
+    "74"
+    "6f726564ac626c6f636b5f6861736865739105b1706172656e745f626c6f636b5f6861736806a9746f6b656e5f696473920102aa626c6f636b"
+    "5f"
     "73697a6502a66d656469756da347505500";
 
 TEST(KvDecoder, IdentityIsTheValueNotTheWidthOfItsEncoding) {
@@ -81,9 +90,23 @@ TEST(KvDecoder, PositionalEventsOfEveryLengthAreRead) {
   const Bytes shortest = Pack().Array(5).Str("BlockStored").Hashes({1}).Nil().Hashes({9}).Uint(16).bytes();
   const Bytes longest = Pack()
                             .Array(16)
-                            .Str("BlockStored").Hashes({1, 2}).Uint(7).Hashes({9, 9}).Uint(1).Nil().Str("cpu").Str("ada")
-                            .Nil().Uint(3).Str("full_attention").Nil().Str("LOCAL").Str("tier-2").Str("sess")
-                            .Str("a field of tomorrow").bytes();
+                            .Str("BlockStored")
+                            .Hashes({1, 2})
+                            .Uint(7)
+                            .Hashes({9, 9})
+                            .Uint(1)
+                            .Nil()
+                            .Str("cpu")
+                            .Str("ada")
+                            .Nil()
+                            .Uint(3)
+                            .Str("full_attention")
+                            .Nil()
+                            .Str("LOCAL")
+                            .Str("tier-2")
+                            .Str("sess")
+                            .Str("a field of tomorrow")
+                            .bytes();
   const Bytes removed = Pack().Array(4).Str("BlockRemoved").Hashes({1}).Str("GPU").Uint(2).bytes();
   const Bytes cleared = Pack().Array(1).Str("AllBlocksCleared").bytes();
   const KvEventBatch batch = Decode(BatchOf({shortest, longest, removed, cleared}));
@@ -102,8 +125,19 @@ TEST(KvDecoder, PositionalEventsOfEveryLengthAreRead) {
 }
 
 TEST(KvDecoder, MapAtPositionSevenIsNamedFields) {
-  const Bytes salted = Pack().Array(8).Str("BlockStored").Hashes({1}).Nil().Hashes({9}).Uint(1).Nil().Str("GPU")
-                           .Map(1).Str("cache_salt").Str("tenant").bytes();
+  const Bytes salted = Pack()
+                           .Array(8)
+                           .Str("BlockStored")
+                           .Hashes({1})
+                           .Nil()
+                           .Hashes({9})
+                           .Uint(1)
+                           .Nil()
+                           .Str("GPU")
+                           .Map(1)
+                           .Str("cache_salt")
+                           .Str("tenant")
+                           .bytes();
   const KvEventBatch batch = Decode(BatchOf({salted}));
   EXPECT_EQ(Stored(batch).cache_salt, "tenant");
   EXPECT_EQ(Stored(batch).lora_name, "");
@@ -111,8 +145,8 @@ TEST(KvDecoder, MapAtPositionSevenIsNamedFields) {
 
 TEST(KvDecoder, OuterBatchMayBeAMapOrLackOrExceedTheRank) {
   const Bytes event = testing::ClearedEvent();
-  const KvEventBatch map =
-      Decode(Pack().Map(3).Str("events").Array(1).Raw(event).Str("ts").Real(2.5).Str("data_parallel_rank").Uint(4).bytes());
+  const KvEventBatch map = Decode(
+      Pack().Map(3).Str("events").Array(1).Raw(event).Str("ts").Real(2.5).Str("data_parallel_rank").Uint(4).bytes());
   EXPECT_EQ(map.wall_time_seconds, 2.5);
   EXPECT_EQ(map.data_parallel_rank, 4u);
   EXPECT_EQ(map.events.size(), 1u);
@@ -123,16 +157,51 @@ TEST(KvDecoder, OuterBatchMayBeAMapOrLackOrExceedTheRank) {
   EXPECT_EQ(five.unknown_fields, 2u);
 }
 
-TEST(KvDecoder, EmptyBatchIsAHeartbeat) { EXPECT_TRUE(Decode(BatchOf({})).events.empty()); }
+TEST(KvDecoder, EmptyBatchIsAHeartbeat) {
+  EXPECT_TRUE(Decode(BatchOf({})).events.empty());
+}
 
 TEST(KvDecoder, MooncakeEnvelopeNeedsNoBlockSizeAndCountsMilliseconds) {
-  const Bytes stored = Pack().Map(7).Str("event_id").Uint(1).Str("event_type").Str("stored").Str("seq_hashes").Hashes({5})
-                           .Str("block_hashes").Array(1).Int(5).Str("block_size").Nil().Str("medium").Str("disk")
-                           .Str("additional_salt").Str("s").bytes();
-  const Bytes removed = Pack().Map(4).Str("event_id").Uint(2).Str("type").Str("BlockRemoved").Str("seq_hashes").Hashes({5})
-                            .Str("block_hashes").Array(0).bytes();
-  const Bytes keyless = Pack().Map(4).Str("event_id").Uint(3).Str("event_type").Str("stored").Str("seq_hashes").Array(0)
-                            .Str("object_key").Str("m@x").bytes();
+  const Bytes stored = Pack()
+                           .Map(7)
+                           .Str("event_id")
+                           .Uint(1)
+                           .Str("event_type")
+                           .Str("stored")
+                           .Str("seq_hashes")
+                           .Hashes({5})
+                           .Str("block_hashes")
+                           .Array(1)
+                           .Int(5)
+                           .Str("block_size")
+                           .Nil()
+                           .Str("medium")
+                           .Str("disk")
+                           .Str("additional_salt")
+                           .Str("s")
+                           .bytes();
+  const Bytes removed = Pack()
+                            .Map(4)
+                            .Str("event_id")
+                            .Uint(2)
+                            .Str("type")
+                            .Str("BlockRemoved")
+                            .Str("seq_hashes")
+                            .Hashes({5})
+                            .Str("block_hashes")
+                            .Array(0)
+                            .bytes();
+  const Bytes keyless = Pack()
+                            .Map(4)
+                            .Str("event_id")
+                            .Uint(3)
+                            .Str("event_type")
+                            .Str("stored")
+                            .Str("seq_hashes")
+                            .Array(0)
+                            .Str("object_key")
+                            .Str("m@x")
+                            .bytes();
   Pack pack;
   pack.Array(3).Uint(1'789'095'808'830).Array(3).Raw(stored).Raw(removed).Raw(keyless).Nil();
   const KvEventBatch batch = Decode(pack.bytes());
@@ -150,14 +219,23 @@ TEST(KvDecoder, HashFormsKeepTheirIdentity) {
   Bytes digest(32);
   for (std::size_t i = 0; i < digest.size(); ++i) digest[i] = static_cast<std::uint8_t>(i + 1);
   const Bytes five(digest.begin(), digest.begin() + 5);
-  const Bytes event = Pack().Map(2).Str("type").Str("BlockRemoved").Str("block_hashes").Array(4).Int(-2).Bin(digest)
-                          .Bin(five).Bool(true).bytes();
+  const Bytes event = Pack()
+                          .Map(2)
+                          .Str("type")
+                          .Str("BlockRemoved")
+                          .Str("block_hashes")
+                          .Array(4)
+                          .Int(-2)
+                          .Bin(digest)
+                          .Bin(five)
+                          .Bool(true)
+                          .bytes();
   DecodeReport report;
   EXPECT_EQ(Decode(BatchOf({event}), Dialect::kAuto, &report).bad_events, 1u) << "a boolean is no hash";
   EXPECT_EQ(Errors(report, DecodeError::kHash), 1u);
 
-  const Bytes good = Pack().Map(2).Str("type").Str("BlockRemoved").Str("block_hashes").Array(3).Int(-2).Bin(digest)
-                         .Bin(five).bytes();
+  const Bytes good =
+      Pack().Map(2).Str("type").Str("BlockRemoved").Str("block_hashes").Array(3).Int(-2).Bin(digest).Bin(five).bytes();
   const KvEventBatch batch = Decode(BatchOf({good}));
   const auto& hashes = std::get<BlockRemoved>(batch.events.at(0)).hashes;
   EXPECT_EQ(hashes[0].low64, ~std::uint64_t{1});
@@ -185,15 +263,23 @@ TEST(KvDecoder, OneBadEventCostsItselfAlone) {
       {Pack().Map(1).Str("type").Uint(1).bytes(), DecodeError::kEventType},
       {Pack().Map(2).Str("type").Str("BlockStored").Str("block_size").Uint(1).bytes(), DecodeError::kHash},
       {Pack().Map(2).Str("type").Str("BlockRemoved").Str("block_hashes").Bin(Bytes(8)).bytes(), DecodeError::kHash},
-      {Pack().Map(2).Str("type").Str("BlockRemoved").Str("block_hashes").Array(1).Bin(Bytes(33)).bytes(), DecodeError::kHash},
+      {Pack().Map(2).Str("type").Str("BlockRemoved").Str("block_hashes").Array(1).Bin(Bytes(33)).bytes(),
+       DecodeError::kHash},
       {Pack().Map(2).Str("type").Str("BlockRemoved").Str("block_hashes").Array(1).Bin({}).bytes(), DecodeError::kHash},
       {Pack().Map(2).Str("type").Str("BlockStored").Str("block_hashes").Hashes({1}).bytes(), DecodeError::kBlockSize},
       {Pack().Map(3).Str("type").Str("BlockStored").Str("block_hashes").Hashes({1}).Str("block_size").Int(-1).bytes(),
        DecodeError::kBlockSize},
       {Pack().Map(3).Str("type").Str("BlockRemoved").Str("block_hashes").Hashes({1}).Str("medium").Uint(1).bytes(),
        DecodeError::kField},
-      {Pack().Map(3).Str("type").Str("BlockRemoved").Str("block_hashes").Hashes({1}).Str("locality")
-           .Str(std::string(5000, 'x')).bytes(),
+      {Pack()
+           .Map(3)
+           .Str("type")
+           .Str("BlockRemoved")
+           .Str("block_hashes")
+           .Hashes({1})
+           .Str("locality")
+           .Str(std::string(5000, 'x'))
+           .bytes(),
        DecodeError::kField},
   };
   for (const auto& [event, reason] : bad) {
@@ -208,8 +294,19 @@ TEST(KvDecoder, OneBadEventCostsItselfAlone) {
 
 TEST(KvDecoder, UnknownTagsAndFieldsAreCountedAndSkipped) {
   const Bytes future = Pack().Map(2).Str("type").Str("BlockPinned").Str("depth").Array(1).Array(1).Nil().bytes();
-  const Bytes extra = Pack().Map(4).Str("type").Str("BlockRemoved").Str("block_hashes").Hashes({1}).Str("new").Map(1)
-                          .Str("a").Uint(1).Uint(3).Uint(4).bytes();
+  const Bytes extra = Pack()
+                          .Map(4)
+                          .Str("type")
+                          .Str("BlockRemoved")
+                          .Str("block_hashes")
+                          .Hashes({1})
+                          .Str("new")
+                          .Map(1)
+                          .Str("a")
+                          .Uint(1)
+                          .Uint(3)
+                          .Uint(4)
+                          .bytes();
   const KvEventBatch batch = Decode(BatchOf({future, extra}));
   EXPECT_EQ(batch.unknown_events, 1u);
   EXPECT_EQ(batch.unknown_fields, 2u);
@@ -227,23 +324,38 @@ TEST(KvDecoder, SaltIsWhatTheRootsExtraKeysHoldBesideTheLora) {
   const Bytes keys = Pack().Array(1).Array(3).Str("ada").Array(2).Str("image").Uint(0).Str("tenant").bytes();
   const Bytes lora_only = Pack().Array(2).Array(1).Str("ada").Nil().bytes();
   const Bytes two = Pack().Array(1).Array(3).Str("ada").Str("ada").Str("b").bytes();
-  const KvEventBatch batch = Decode(BatchOf({event(true, keys), event(false, keys), event(true, lora_only), event(true, two)}));
+  const KvEventBatch batch =
+      Decode(BatchOf({event(true, keys), event(false, keys), event(true, lora_only), event(true, two)}));
   ASSERT_EQ(batch.events.size(), 4u);
   EXPECT_EQ(Stored(batch, 0).cache_salt, "tenant");
   EXPECT_EQ(Stored(batch, 1).cache_salt, "");
   EXPECT_EQ(Stored(batch, 2).cache_salt, "");
-  EXPECT_EQ(Stored(batch, 3).cache_salt, "ada\x1f" "b");
+  EXPECT_EQ(Stored(batch, 3).cache_salt,
+            "ada\x1f"
+            "b");
 }
 
 TEST(KvDecoder, TokenPairsCountAsAbsentAndShortListsBreakTheChain) {
   const auto event = [](std::uint32_t hashes, const Bytes& tokens) {
-    return Pack().Map(5).Str("type").Str("BlockStored").Str("block_hashes").Hashes(std::vector<std::uint64_t>(hashes, 3))
-        .Str("block_size").Uint(2).Str("token_ids").Raw(tokens).Str("parent_block_hash").Nil().bytes();
+    return Pack()
+        .Map(5)
+        .Str("type")
+        .Str("BlockStored")
+        .Str("block_hashes")
+        .Hashes(std::vector<std::uint64_t>(hashes, 3))
+        .Str("block_size")
+        .Uint(2)
+        .Str("token_ids")
+        .Raw(tokens)
+        .Str("parent_block_hash")
+        .Nil()
+        .bytes();
   };
   Pack pairs;
   pairs.Array(2).Hashes({1, 2}).Hashes({2, 3});
-  const KvEventBatch batch = Decode(BatchOf({event(1, pairs.bytes()), event(1, Pack().Hashes({1, 2, 3, 4}).bytes()),
-                                             event(2, Pack().Hashes({1, 2, 3}).bytes()), event(2, Pack().Nil().bytes())}));
+  const KvEventBatch batch =
+      Decode(BatchOf({event(1, pairs.bytes()), event(1, Pack().Hashes({1, 2, 3, 4}).bytes()),
+                      event(2, Pack().Hashes({1, 2, 3}).bytes()), event(2, Pack().Nil().bytes())}));
   ASSERT_EQ(batch.events.size(), 4u);
   EXPECT_EQ(Stored(batch, 0).token_count, 0u);
   EXPECT_TRUE(Stored(batch, 0).chain_known);
@@ -276,8 +388,8 @@ TEST(KvDecoder, LimitsHold) {
   EXPECT_EQ(BatchErrorOf(BatchOf({testing::ClearedEvent(), testing::ClearedEvent()}), limits), DecodeError::kLimit);
   limits = {};
   limits.hashes_per_event_max = 2;
-  const auto batch = DecodeKvBatch(BatchOf({testing::RemovedEvent({1, 2, 3}), testing::RemovedEvent({1})}),
-                                   Dialect::kAuto, limits);
+  const auto batch =
+      DecodeKvBatch(BatchOf({testing::RemovedEvent({1, 2, 3}), testing::RemovedEvent({1})}), Dialect::kAuto, limits);
   ASSERT_TRUE(batch.ok());
   EXPECT_EQ(batch.value().bad_events, 1u);
   EXPECT_EQ(batch.value().events.size(), 1u);

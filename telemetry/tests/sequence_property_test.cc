@@ -1,6 +1,6 @@
-// A publisher behind a channel that loses, repeats and reorders, restarts, and answers replays from a ring - against the
-// tracker. Whatever happens, in the end the consumer holds exactly the publisher's state or says that it does not know;
-// and where the publisher still has its whole history, it always knows in the end.
+// A publisher behind a channel that loses, repeats and reorders, restarts, and answers replays from a ring - against
+// the tracker. Whatever happens, in the end the consumer holds exactly the publisher's state or says that it does not
+// know; and where the publisher still has its whole history, it always knows in the end.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -64,21 +64,32 @@ struct Publisher {
 class World {
  public:
   World(bool can_replay, std::size_t ring_max, bool ids, std::size_t buffer_max)
-      : tracker_({.can_replay = can_replay, .buffered_batches_max = buffer_max}), publisher_{.ring_max = ring_max, .ids = ids, .state = {}, .ring = {}} {
+      : tracker_({.can_replay = can_replay, .buffered_batches_max = buffer_max}),
+        publisher_{.ring_max = ring_max, .ids = ids, .state = {}, .ring = {}} {
     Connect();
   }
 
   void Do(std::uint8_t op, std::uint8_t key) {
     switch (op % 16) {
-      case 0: case 1: case 2: Publish(Action::kStore, key % 8); break;
+      case 0:
+      case 1:
+      case 2: Publish(Action::kStore, key % 8); break;
       case 3: Publish(Action::kRemove, key % 8); break;
       case 4: Publish(key % 4 == 0 ? Action::kClear : Action::kHeartbeat, 0); break;
-      case 5: case 6: DeliverLive(); break;
-      case 7: if (!live_.empty() && !live_.front().reconnect) live_.pop_front(); break;          // lost
-      case 8: if (!live_.empty() && !live_.front().reconnect) live_.push_front(live_.front()); break;  // repeated
+      case 5:
+      case 6: DeliverLive(); break;
+      case 7:
+        if (!live_.empty() && !live_.front().reconnect) live_.pop_front();
+        break;  // lost
+      case 8:
+        if (!live_.empty() && !live_.front().reconnect) live_.push_front(live_.front());
+        break;  // repeated
       case 9: Reorder(); break;
       case 10: Answer(); break;
-      case 11: DeliverReplay(); DeliverReplay(); break;
+      case 11:
+        DeliverReplay();
+        DeliverReplay();
+        break;
       case 12: replies_.clear(); break;  // the reply is lost on the way
       case 13: now_ += kSecond * (key % 8); break;
       case 14: refusing_ = key % 2 == 0; break;

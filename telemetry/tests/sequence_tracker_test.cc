@@ -24,7 +24,9 @@ class Driver {
   explicit Driver(bool can_replay) : Driver(SequenceTracker::Options{.can_replay = can_replay}) {}
   explicit Driver(const SequenceTracker::Options& options) : tracker(options) {}
 
-  Fed Live(std::uint64_t number, char publisher = 'a') { return tracker.OnLive({number, id}, Payload(number, publisher), now); }
+  Fed Live(std::uint64_t number, char publisher = 'a') {
+    return tracker.OnLive({number, id}, Payload(number, publisher), now);
+  }
   Fed Replayed(std::uint64_t number, char publisher = 'a') {
     return tracker.OnReplayed({number, id}, Payload(number, publisher), now);
   }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <filesystem>
 #include <functional>
@@ -48,13 +49,13 @@ class TestPublisher {
  public:
   struct Options {
     std::string endpoint;
-    std::string replay_endpoint;     // empty: none
+    std::string replay_endpoint;  // empty: none
     bool connect = false;
     bool topic_in_replies = true;
     std::size_t ring_max = 10'000;
-    std::uint8_t publisher_id = 0;   // not 0: sequence frames of 24 bytes
+    std::uint8_t publisher_id = 0;  // not 0: sequence frames of 24 bytes
     std::uint64_t first = 0;
-    double time = 1;                 // of the batches; another one for another incarnation
+    double time = 1;  // of the batches; another one for another incarnation
   };
 
   explicit TestPublisher(Options options) : options_(std::move(options)), next_(options_.first) {
@@ -159,29 +160,42 @@ class CollectSink final : public Sink {
       return false;
     }
     ++batches_[source];
+    Delivered();
     for (const KvEvent& event : batch.events) Apply(source, event);
     return true;
   }
   bool OnAccessBatch(SourceIndex source, TimeNs, std::unique_ptr<AccessBatch> batch) override {
     const std::lock_guard lock(mutex_);
     ++batches_[source];
+    Delivered();
     access_.push_back(std::move(batch));
     return true;
   }
   void OnViewState(SourceIndex source, TimeNs, ViewState state) override {
     const std::lock_guard lock(mutex_);
+    Delivered();
     views_[source] += state == ViewState::kKnown ? 'K' : state == ViewState::kUnknown ? 'U' : 'R';
     if (state == ViewState::kRestarted) blocks_[source].clear();
+  }
+
+  // Returns when something was delivered, or after `limit`.
+  void WaitForDelivery(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t seen = deliveries_;
+    delivered_.wait_for(lock, limit, [&] { return deliveries_ != seen; });
   }
 
   void Refuse(bool refusing) {
     const std::lock_guard lock(mutex_);
     refusing_ = refusing;
   }
-  std::set<std::uint64_t> blocks(SourceIndex source = 0) { return Locked(blocks_[source]); }
-  std::string views(SourceIndex source = 0) { return Locked(views_[source]); }
-  int batches(SourceIndex source = 0) { return Locked(batches_[source]); }
-  int refusals() { return Locked(refusals_); }
+  std::set<std::uint64_t> blocks(SourceIndex source = 0) { return At(blocks_, source); }
+  std::string views(SourceIndex source = 0) { return At(views_, source); }
+  int batches(SourceIndex source = 0) { return At(batches_, source); }
+  int refusals() {
+    const std::lock_guard lock(mutex_);
+    return refusals_;
+  }
   std::size_t access_batches() {
     const std::lock_guard lock(mutex_);
     return access_.size();
@@ -189,9 +203,13 @@ class CollectSink final : public Sink {
 
  private:
   template <typename T>
-  T Locked(const T& value) {
+  T At(std::map<SourceIndex, T>& map, SourceIndex source) {
     const std::lock_guard lock(mutex_);
-    return value;
+    return map[source];
+  }
+  void Delivered() {
+    ++deliveries_;
+    delivered_.notify_all();
   }
   void Apply(SourceIndex source, const KvEvent& event) {
     auto& blocks = blocks_[source];
@@ -205,6 +223,8 @@ class CollectSink final : public Sink {
   }
 
   std::mutex mutex_;
+  std::condition_variable delivered_;
+  std::uint64_t deliveries_ = 0;
   std::map<SourceIndex, std::set<std::uint64_t>> blocks_;
   std::map<SourceIndex, std::string> views_;
   std::map<SourceIndex, int> batches_;

@@ -80,14 +80,25 @@ inline Bytes BatchOf(const std::vector<Bytes>& events) {
 }
 
 inline Bytes StoredEvent(const std::vector<std::uint64_t>& hashes) {
-  return Pack().Map(4).Str("type").Str("BlockStored").Str("block_hashes").Hashes(hashes).Str("block_size").Uint(16)
-      .Str("token_ids").Nil().bytes();
+  return Pack()
+      .Map(4)
+      .Str("type")
+      .Str("BlockStored")
+      .Str("block_hashes")
+      .Hashes(hashes)
+      .Str("block_size")
+      .Uint(16)
+      .Str("token_ids")
+      .Nil()
+      .bytes();
 }
 
 inline Bytes RemovedEvent(const std::vector<std::uint64_t>& hashes) {
   return Pack().Map(2).Str("type").Str("BlockRemoved").Str("block_hashes").Hashes(hashes).bytes();
 }
 
-inline Bytes ClearedEvent() { return Pack().Map(1).Str("type").Str("AllBlocksCleared").bytes(); }
+inline Bytes ClearedEvent() {
+  return Pack().Map(1).Str("type").Str("AllBlocksCleared").bytes();
+}
 
 }  // namespace foreload::telemetry::testing

@@ -57,7 +57,8 @@ std::string Slurp(const std::string& path) {
 }
 
 void Spill(const std::string& path, std::string_view bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary | std::ios::trunc)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 class TraceFileTest : public ::testing::Test {

@@ -63,7 +63,8 @@ TEST(TrtllmJson, BadEventsCostThemselvesAlone) {
   DecodeReport report;
   const auto pull = DecodeTrtllmJson(R"([1, {"data": 3}, {"data": {}}, {"data": {"type": "stored", "blocks": [{}]}},
     {"data": {"type": "removed", "block_hashes": ["x"]}}, {"data": {"type": "updated", "block_hash": 1, "cache_level": {}}},
-    {"data": {"type": "removed", "block_hashes": [-1]}}])", {}, &report);
+    {"data": {"type": "removed", "block_hashes": [-1]}}])",
+                                     {}, &report);
   ASSERT_TRUE(pull.ok());
   ASSERT_EQ(pull.value().batches.size(), 1u);
   EXPECT_EQ(pull.value().batches[0].bad_events, 6u);
