@@ -1,8 +1,8 @@
 // A bounded queue between threads: many producers, one consumer, batches on both sides.
 //
-// Capacity is fixed at construction. A full queue refuses the new item and says so; the caller counts the drop under its
-// own policy. One short lock per batch (not per event): the consumer swaps the whole content out. `WaitDrain` sleeps
-// until something arrives, the deadline passes, or `Close`.
+// Capacity is fixed at construction. A full queue refuses the new item and says so; the caller counts the drop under
+// its own policy. One short lock per batch (not per event): the consumer swaps the whole content out. `WaitDrain`
+// sleeps until something arrives, the deadline passes, or `Close`.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,9 @@ namespace foreload {
 template <typename T>
 class BoundedQueue {
  public:
-  explicit BoundedQueue(std::size_t capacity) : capacity_(capacity) { items_.reserve(capacity < 4096 ? capacity : 4096); }
+  explicit BoundedQueue(std::size_t capacity) : capacity_(capacity) {
+    items_.reserve(capacity < 4096 ? capacity : 4096);
+  }
 
   // False when full or closed; then `item` is untouched.
   bool Push(T&& item) {

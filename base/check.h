@@ -9,8 +9,8 @@ namespace foreload {
 
 }  // namespace foreload
 
-#define FORELOAD_CHECK(condition, message)                                          \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]]                                                  \
-      ::foreload::CheckFailed(__FILE__, __LINE__, #condition, message);             \
+#define FORELOAD_CHECK(condition, message)                              \
+  do {                                                                  \
+    if (!(condition)) [[unlikely]]                                      \
+      ::foreload::CheckFailed(__FILE__, __LINE__, #condition, message); \
   } while (false)

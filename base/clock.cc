@@ -13,7 +13,11 @@ TimeNs Read(clockid_t id) {
 
 }  // namespace
 
-TimeNs MonotonicNow() { return Read(CLOCK_MONOTONIC); }
-TimeNs WallNow() { return Read(CLOCK_REALTIME); }
+TimeNs MonotonicNow() {
+  return Read(CLOCK_MONOTONIC);
+}
+TimeNs WallNow() {
+  return Read(CLOCK_REALTIME);
+}
 
 }  // namespace foreload

@@ -6,7 +6,7 @@
 
 namespace foreload {
 
-using TimeNs = std::int64_t;      // point on the monotonic clock (or on a simulated one)
+using TimeNs = std::int64_t;  // point on the monotonic clock (or on a simulated one)
 using DurationNs = std::int64_t;
 
 inline constexpr DurationNs kMicrosecond = 1'000;

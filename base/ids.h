@@ -24,8 +24,8 @@ using NamespaceId = Id<struct NamespaceTag, std::uint32_t>;  // interned namespa
 using BlockId = Id<struct BlockTag, std::uint32_t>;          // interned block key, in order of arrival; may be reused
 using SessionId = Id<struct SessionTag, std::uint32_t>;
 using RequestId = Id<struct RequestTag, std::uint32_t>;
-using SlotIndex = Id<struct SlotTag, std::uint32_t>;        // a slot of one engine's arena
-using TransferId = Id<struct TransferTag, std::uint64_t>;   // one load, spill or store; never reused
+using SlotIndex = Id<struct SlotTag, std::uint32_t>;       // a slot of one engine's arena
+using TransferId = Id<struct TransferTag, std::uint64_t>;  // one load, spill or store; never reused
 
 }  // namespace foreload
 

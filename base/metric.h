@@ -1,8 +1,8 @@
 // Metric cells: plain atomics that any thread may bump without a lock, and the registry that names them.
 //
-// A module declares its metrics once, in a struct built from a `MetricRegistry` (its probe), so every series exists at 0
-// from the start and no label is looked up afterwards. Names follow foreload_<module>_<noun>_<unit>[_total], base units
-// (seconds, bytes, ratio); labels come from closed sets. Serialisation lives in prefetcher/service.
+// A module declares its metrics once, in a struct built from a `MetricRegistry` (its probe), so every series exists at
+// 0 from the start and no label is looked up afterwards. Names follow foreload_<module>_<noun>_<unit>[_total], base
+// units (seconds, bytes, ratio); labels come from closed sets. Serialisation lives in prefetcher/service.
 #pragma once
 
 #include <atomic>

@@ -22,9 +22,9 @@ enum class StatusCode : unsigned char {
   kUnavailable,        // the other side is not there now; retry later
   kDeadlineExceeded,
   kCancelled,
-  kDataLoss,         // bytes are not what was stored
-  kIoError,          // the operating system refused an operation
-  kUnimplemented,    // this build or machine has no such feature
+  kDataLoss,           // bytes are not what was stored
+  kIoError,            // the operating system refused an operation
+  kUnimplemented,      // this build or machine has no such feature
   kFailedPrecondition  // right request, wrong state; retrying does not help
 };
 
@@ -54,17 +54,39 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-inline Status OkStatus() { return {}; }
-inline Status InvalidArgument(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-inline Status NotFound(std::string message) { return {StatusCode::kNotFound, std::move(message)}; }
-inline Status AlreadyExists(std::string message) { return {StatusCode::kAlreadyExists, std::move(message)}; }
-inline Status ResourceExhausted(std::string message) { return {StatusCode::kResourceExhausted, std::move(message)}; }
-inline Status Unavailable(std::string message) { return {StatusCode::kUnavailable, std::move(message)}; }
-inline Status DeadlineExceeded(std::string message) { return {StatusCode::kDeadlineExceeded, std::move(message)}; }
-inline Status Cancelled(std::string message) { return {StatusCode::kCancelled, std::move(message)}; }
-inline Status DataLoss(std::string message) { return {StatusCode::kDataLoss, std::move(message)}; }
-inline Status IoError(std::string message) { return {StatusCode::kIoError, std::move(message)}; }
-inline Status Unimplemented(std::string message) { return {StatusCode::kUnimplemented, std::move(message)}; }
+inline Status OkStatus() {
+  return {};
+}
+inline Status InvalidArgument(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
+inline Status NotFound(std::string message) {
+  return {StatusCode::kNotFound, std::move(message)};
+}
+inline Status AlreadyExists(std::string message) {
+  return {StatusCode::kAlreadyExists, std::move(message)};
+}
+inline Status ResourceExhausted(std::string message) {
+  return {StatusCode::kResourceExhausted, std::move(message)};
+}
+inline Status Unavailable(std::string message) {
+  return {StatusCode::kUnavailable, std::move(message)};
+}
+inline Status DeadlineExceeded(std::string message) {
+  return {StatusCode::kDeadlineExceeded, std::move(message)};
+}
+inline Status Cancelled(std::string message) {
+  return {StatusCode::kCancelled, std::move(message)};
+}
+inline Status DataLoss(std::string message) {
+  return {StatusCode::kDataLoss, std::move(message)};
+}
+inline Status IoError(std::string message) {
+  return {StatusCode::kIoError, std::move(message)};
+}
+inline Status Unimplemented(std::string message) {
+  return {StatusCode::kUnimplemented, std::move(message)};
+}
 inline Status FailedPrecondition(std::string message) {
   return {StatusCode::kFailedPrecondition, std::move(message)};
 }
@@ -103,10 +125,10 @@ class [[nodiscard]] Result {
 }  // namespace foreload
 
 // Returns from the enclosing function when `expr` (a Status) is not ok.
-#define FORELOAD_RETURN_IF_ERROR(expr)                      \
-  do {                                                      \
-    ::foreload::Status foreload_status_ = (expr);           \
-    if (!foreload_status_.ok()) return foreload_status_;    \
+#define FORELOAD_RETURN_IF_ERROR(expr)                   \
+  do {                                                   \
+    ::foreload::Status foreload_status_ = (expr);        \
+    if (!foreload_status_.ok()) return foreload_status_; \
   } while (false)
 
 #define FORELOAD_CONCAT_INNER_(a, b) a##b

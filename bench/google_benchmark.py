@@ -61,7 +61,8 @@ def main(arguments=None):
         values = [of / to for of, to in pairs]
     elif options.worst_of:
         names = sorted({entry["run_name"] for entry in runs if entry.get("run_type", "iteration") == "iteration"})
-        columns = [samples([entry for entry in runs if entry.get("run_name") == name], options.counter) for name in names]
+        columns = [samples([entry for entry in runs if entry.get("run_name") == name], options.counter)
+                   for name in names]
         if not columns:
             raise SystemExit(f"no benchmark matches '{options.filter}'")
         values = [(min if options.worst_of == "higher" else max)(row) for row in zip(*columns)]

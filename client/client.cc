@@ -53,7 +53,8 @@ void Client::Disown() {
   link_.CloseInChild();
 }
 
-// --- connection --------------------------------------------------------------------------------------------------------
+// --- connection
+// --------------------------------------------------------------------------------------------------------
 
 void Client::OnConnected(PeerProcess peer) {
   const std::lock_guard lock(mutex_);
@@ -164,7 +165,8 @@ int Client::ConnectWait(TimeNs deadline, std::string* why) {
   return refused_code_ != FL_OK ? refused_code_ : FL_ETIMEDOUT;
 }
 
-// --- messages ----------------------------------------------------------------------------------------------------------
+// --- messages
+// ----------------------------------------------------------------------------------------------------------
 
 Status Client::OnMessage(const control::ControlMessage& message, std::vector<UniqueFd> descriptors) {
   {
@@ -271,7 +273,8 @@ void Client::AnswerKeyList(const control::ControlMessage& message) {
   } while (first < keys.count());
 }
 
-// --- demand and other requests -----------------------------------------------------------------------------------------
+// --- demand and other requests
+// -----------------------------------------------------------------------------------------
 
 int Client::Fetch(const std::string& request_id, const KeyListView& keys, std::uint32_t first_block,
                   std::int64_t deadline_us, std::uint64_t* ticket, std::string* why) {

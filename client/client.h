@@ -1,11 +1,11 @@
 // One client of the C API: the control protocol's state over a ControlLink, and the parts that the API calls reach.
 //
-// Phases: down (no connection) -> draining (connected; a table of a former sidecar is still pinned, so we do not register
-// yet: a sidecar writes into re-granted memory only once a scheduler is registered) -> registering -> up. Look-ups go on
-// while down, READY slots stay readable; they miss while draining.
+// Phases: down (no connection) -> draining (connected; a table of a former sidecar is still pinned, so we do not
+// register yet: a sidecar writes into re-granted memory only once a scheduler is registered) -> registering -> up.
+// Look-ups go on while down, READY slots stay readable; they miss while draining.
 //
-// The arena is granted again by itself after a reconnect, but never while an earlier sidecar that had it may still write:
-// that one must be dead or be the very one that we talk to.
+// The arena is granted again by itself after a reconnect, but never while an earlier sidecar that had it may still
+// write: that one must be dead or be the very one that we talk to.
 //
 // Threads: any; slow state is under one mutex that is never held over a wait or a large decode.
 #pragma once
@@ -72,9 +72,9 @@ struct Answer {
 class Client final : ControlLink::Delegate {
  public:
   static constexpr DurationNs kRegisterTimeout = 5 * kSecond;
-  static constexpr DurationNs kDrainPoll = 2 * kMillisecond;      // while old pins are being dropped
-  static constexpr DurationNs kHolderPoll = 20 * kMillisecond;    // while the former sidecar still lives
-  static constexpr DurationNs kRegrantMin = 1 * kSecond;          // after a grant ended or was refused, doubling to
+  static constexpr DurationNs kDrainPoll = 2 * kMillisecond;    // while old pins are being dropped
+  static constexpr DurationNs kHolderPoll = 20 * kMillisecond;  // while the former sidecar still lives
+  static constexpr DurationNs kRegrantMin = 1 * kSecond;        // after a grant ended or was refused, doubling to
   static constexpr DurationNs kRegrantMax = 30 * kSecond;
   static constexpr DurationNs kCloseRevokeMax = 5 * kSecond;
 
@@ -115,8 +115,8 @@ class Client final : ControlLink::Delegate {
   enum class Phase : unsigned char { kDown, kDraining, kRegistering, kUp };
 
   struct Arena {
-    SharedMemory memory;        // of GrantHost: stays mapped
-    UniqueFd fd;                // of GrantFd
+    SharedMemory memory;  // of GrantHost: stays mapped
+    UniqueFd fd;          // of GrantFd
     std::uint32_t slots = 0;
     std::uint64_t stride = 0;
     std::uint32_t store_slots = 0;
@@ -162,12 +162,12 @@ class Client final : ControlLink::Delegate {
   std::condition_variable changed_;
   Phase phase_ = Phase::kDown;
   std::uint64_t next_request_ = 1;
-  std::uint64_t boot_token_ = 0;            // of this connection; 0: no message yet
-  PeerProcess peer_;                        // of this connection
+  std::uint64_t boot_token_ = 0;  // of this connection; 0: no message yet
+  PeerProcess peer_;              // of this connection
   TimeNs register_deadline_ = kTimeNever;
   std::uint64_t register_request_ = 0;
-  int refused_code_ = FL_OK;                // of the last registration or grant
-  bool refused_for_good_ = false;           // the same options will be refused again
+  int refused_code_ = FL_OK;       // of the last registration or grant
+  bool refused_for_good_ = false;  // the same options will be refused again
   std::string last_words_ = "the sidecar has not answered yet";
   std::string mode_;
   std::uint64_t registrations_ = 0;
@@ -175,7 +175,7 @@ class Client final : ControlLink::Delegate {
   std::optional<Arena> arena_;
   std::optional<Holder> holder_;
   bool revoking_ = false;
-  bool grant_sent_ = false;                 // on this connection
+  bool grant_sent_ = false;  // on this connection
   bool grant_accepted_ = false;
   std::uint64_t grant_request_ = 0;
   TimeNs next_grant_ = 0;
@@ -183,7 +183,7 @@ class Client final : ControlLink::Delegate {
   std::uint64_t grants_sent_ = 0;
   std::uint32_t slots_in_force_ = 0;
 
-  bool table_pending_ = false;              // next_table_ waits for the old one's pins
+  bool table_pending_ = false;  // next_table_ waits for the old one's pins
   std::unique_ptr<TableReader> next_table_;
 
   std::unordered_map<std::uint64_t, std::optional<Answer>> waiting_;  // requests with a caller
@@ -194,7 +194,7 @@ class Client final : ControlLink::Delegate {
   std::atomic<std::uint64_t> fetch_count_{0};
   std::atomic<bool> disowned_{false};
 
-  ControlLink link_;                        // last: its thread uses all of the above
+  ControlLink link_;  // last: its thread uses all of the above
 };
 
 }  // namespace foreload::client

@@ -55,8 +55,9 @@ int Client::GrantHost(std::uint32_t slots, std::uint64_t stride, std::uint32_t s
   }
   void* const address = memory->data();
   const std::lock_guard lock(mutex_);
-  const int code = SetArena({.memory = std::move(memory).value(), .fd = {}, .slots = slots, .stride = stride,
-                             .store_slots = store_slots}, why);
+  const int code = SetArena(
+      {.memory = std::move(memory).value(), .fd = {}, .slots = slots, .stride = stride, .store_slots = store_slots},
+      why);
   if (code == FL_OK) *base = address;
   return code;
 }
@@ -76,7 +77,8 @@ int Client::GrantFd(int fd, std::uint32_t slots, std::uint64_t stride, std::uint
     return FL_ESYSTEM;
   }
   const std::lock_guard lock(mutex_);
-  return SetArena({.memory = {}, .fd = std::move(own), .slots = slots, .stride = stride, .store_slots = store_slots}, why);
+  return SetArena({.memory = {}, .fd = std::move(own), .slots = slots, .stride = stride, .store_slots = store_slots},
+                  why);
 }
 
 std::uint32_t Client::granted_slots() {
@@ -84,7 +86,9 @@ std::uint32_t Client::granted_slots() {
   return slots_in_force_;
 }
 
-bool Client::HolderGone() const { return !holder_ || holder_->process.Dead(holder_->connection_ended); }
+bool Client::HolderGone() const {
+  return !holder_ || holder_->process.Dead(holder_->connection_ended);
+}
 
 TimeNs Client::MaybeGrant(TimeNs now) {
   if (!arena_ || revoking_ || grant_sent_) return now + kSecond;
@@ -221,8 +225,8 @@ int Client::RevokeWait(TimeNs deadline, std::string* why) {
     }
     const TimeNs now = MonotonicNow();
     if (now >= deadline) break;
-    changed_.wait_until(lock, std::chrono::steady_clock::time_point(
-                                  std::chrono::nanoseconds(std::min(deadline, now + kHolderPoll))));
+    changed_.wait_until(
+        lock, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(std::min(deadline, now + kHolderPoll))));
   }
   if (request != 0) waiting_.erase(request);
   if (code == FL_ETIMEDOUT) {

@@ -46,7 +46,8 @@ Result<ClientOptions> ClientOptions::From(const fl_options& options) {
   const std::size_t name_bytes = options.engine == nullptr ? 0 : std::strlen(options.engine);
   if (name_bytes == 0 || name_bytes > kIdBytesMax) return InvalidArgument("engine: a name of 1 to 256 bytes");
   if (!options.scheduler && !options.worker) return InvalidArgument("neither scheduler nor worker");
-  if (options.rank_count == 0 || options.rank_count > kRanksMax || (options.worker && options.rank >= options.rank_count)) {
+  if (options.rank_count == 0 || options.rank_count > kRanksMax ||
+      (options.worker && options.rank >= options.rank_count)) {
     return InvalidArgument("rank must be under rank_count, and rank_count 1 to 64");
   }
   if (!(options.recompute_seconds_per_token >= 0) || options.recompute_seconds_per_token > 1e3) {
@@ -63,7 +64,8 @@ Result<ClientOptions> ClientOptions::From(const fl_options& options) {
   made.rank_count = options.rank_count;
   std::copy_n(options.name_space, 16, made.name_space.bytes.begin());
   std::copy_n(options.layout, 16, made.layout.begin());
-  if (options.namespace_text != nullptr) made.namespace_text = std::string(options.namespace_text).substr(0, kTextBytesMax);
+  if (options.namespace_text != nullptr)
+    made.namespace_text = std::string(options.namespace_text).substr(0, kTextBytesMax);
   made.extents.assign(options.extents, options.extents + options.extent_count);
   made.block_tokens = options.block_tokens;
   made.recompute_seconds_per_token = options.recompute_seconds_per_token;

@@ -21,7 +21,9 @@ ControlLink::ControlLink(std::string socket_path, Delegate& delegate)
       reader_(kDescriptorsPerFrameMax, kFrameBytesMax),
       jitter_(static_cast<std::uint64_t>(MonotonicNow()) ^ static_cast<std::uint64_t>(::getpid())) {}
 
-ControlLink::~ControlLink() { Stop(); }
+ControlLink::~ControlLink() {
+  Stop();
+}
 
 Status ControlLink::Start() {
   wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -70,7 +72,8 @@ void ControlLink::CloseInChild() {
   if (socket >= 0) ::close(socket);
 }
 
-// --- the link's thread -------------------------------------------------------------------------------------------------
+// --- the link's thread
+// -------------------------------------------------------------------------------------------------
 
 void ControlLink::Run() {
   while (!stop_.load()) {

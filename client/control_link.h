@@ -77,11 +77,11 @@ class ControlLink {
   DurationNs backoff_ = kBackoffMin;
   Rng jitter_;
 
-  std::mutex mutex_;                  // socket_, writer_, drop_why_
+  std::mutex mutex_;  // socket_, writer_, drop_why_
   UniqueFd socket_;
   control::FrameWriter writer_;
   std::string drop_why_;
-  std::atomic<int> raw_socket_{-1};   // for the child of a fork
+  std::atomic<int> raw_socket_{-1};  // for the child of a fork
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -54,7 +54,8 @@ std::vector<std::unique_ptr<telemetry::AccessEvent>> EmitQueue::Take(std::size_t
   std::size_t bytes = 0;
   const std::lock_guard lock(mutex_);
   for (std::deque<Entry>* queue : {&requests_, &steps_}) {
-    while (!queue->empty() && taken.size() < events_max && (taken.empty() || bytes + queue->front().bytes <= bytes_max)) {
+    while (!queue->empty() && taken.size() < events_max &&
+           (taken.empty() || bytes + queue->front().bytes <= bytes_max)) {
       bytes += queue->front().bytes;
       if (queue == &requests_) request_bytes_ -= queue->front().bytes;
       taken.push_back(std::move(queue->front().event));

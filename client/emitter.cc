@@ -22,11 +22,13 @@ constexpr std::string_view kTopic = "foreload";
 constexpr std::string_view kIpc = "ipc://";
 constexpr std::string_view kTcp = "tcp://";
 constexpr std::string_view kInsecureTcp = "insecure+tcp://";
-constexpr int kSendBatchesMax = 1024;               // a subscriber that lags further loses batches; the sequence shows it
+constexpr int kSendBatchesMax = 1024;  // a subscriber that lags further loses batches; the sequence shows it
 constexpr int kBatchesPerRound = 64;
-constexpr std::size_t kBatchBytes = 256u << 10;     // aimed at; one large event may exceed it
+constexpr std::size_t kBatchBytes = 256u << 10;  // aimed at; one large event may exceed it
 
-Status ZmqError(const std::string& what) { return IoError(what + ": " + zmq_strerror(zmq_errno())); }
+Status ZmqError(const std::string& what) {
+  return IoError(what + ": " + zmq_strerror(zmq_errno()));
+}
 
 bool IsLoopback(std::string_view address) {
   return address.starts_with("127.") || address.starts_with("localhost:") || address.starts_with("[::1]:");
@@ -38,7 +40,8 @@ Result<std::string> Prepare(const std::string& endpoint) {
   if (text.starts_with(kInsecureTcp)) return endpoint.substr(kInsecureTcp.size() - kTcp.size());
   if (text.starts_with(kTcp)) {
     if (IsLoopback(text.substr(kTcp.size()))) return endpoint;
-    return InvalidArgument("telemetry endpoint " + endpoint + ": TCP beyond loopback is neither encrypted nor authenticated "
+    return InvalidArgument("telemetry endpoint " + endpoint +
+                           ": TCP beyond loopback is neither encrypted nor authenticated "
                            "here; write insecure+tcp://... if the network is trusted");
   }
   if (!text.starts_with(kIpc) || text.size() == kIpc.size()) {
@@ -103,7 +106,8 @@ Emitter::~Emitter() {
   if (thread_.joinable()) thread_.join();
 }
 
-// --- the emitter's thread ----------------------------------------------------------------------------------------------
+// --- the emitter's thread
+// ----------------------------------------------------------------------------------------------
 
 void Emitter::Run() {
   TimeNs next_announce = MonotonicNow() + kAnnounceEvery;

@@ -32,7 +32,7 @@ namespace foreload::client {
 class Emitter {
  public:
   static constexpr DurationNs kAnnounceEvery = kSecond;
-  static constexpr int kLingerMs = 200;                       // what may still be sent at close
+  static constexpr int kLingerMs = 200;  // what may still be sent at close
 
   static Result<std::unique_ptr<Emitter>> Open(const std::string& endpoint, const std::string& engine,
                                                const RequestBook& book);
@@ -63,8 +63,8 @@ class Emitter {
   const std::string engine_;
   std::string endpoint_;
   std::array<std::uint8_t, 16> publisher_id_{};
-  std::unique_ptr<Socket> socket_;   // the thread's alone after Open
-  std::uint64_t sequence_ = 0;       // the thread's
+  std::unique_ptr<Socket> socket_;  // the thread's alone after Open
+  std::uint64_t sequence_ = 0;      // the thread's
   EmitQueue queue_;
   std::atomic<std::uint64_t> emitted_{0};
   std::atomic<bool> stop_{false};

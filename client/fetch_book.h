@@ -1,7 +1,7 @@
 // Demand fetches on their way, and the breaker that keeps an engine from waiting for a sidecar that does not answer.
 //
-// Closed: fetches go out. One that times out opens it: fetches fail at once for `open_ns`. Then half-open: one fetch goes
-// out as a probe; its answer closes the breaker, its time-out opens it again. Any thread.
+// Closed: fetches go out. One that times out opens it: fetches fail at once for `open_ns`. Then half-open: one fetch
+// goes out as a probe; its answer closes the breaker, its time-out opens it again. Any thread.
 #pragma once
 
 #include <condition_variable>

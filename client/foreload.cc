@@ -71,14 +71,20 @@ bool View(const Client& client, const fl_keys* keys, KeyListView* view) {
   return true;
 }
 
-int BadKeys() { return Fail(FL_EINVAL, "keys: NULL, or digests of other than 16 to 32 bytes"); }
+int BadKeys() {
+  return Fail(FL_EINVAL, "keys: NULL, or digests of other than 16 to 32 bytes");
+}
 
-std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+std::string Text(const char* text) {
+  return text == nullptr ? std::string() : std::string(text);
+}
 
 bool IsId(const char* text) {
   return text != nullptr && *text != '\0' && ::strnlen(text, foreload::kIdBytesMax + 1) <= foreload::kIdBytesMax;
 }
-bool IsIdOrNull(const char* text) { return text == nullptr || *text == '\0' || IsId(text); }
+bool IsIdOrNull(const char* text) {
+  return text == nullptr || *text == '\0' || IsId(text);
+}
 
 std::string Bytes(const foreload::NamespaceFingerprint& name_space) {
   return {reinterpret_cast<const char*>(name_space.bytes.data()), name_space.bytes.size()};
@@ -92,7 +98,9 @@ void SetKeys(const KeyListView& keys, Message* message) {
   message->set_digests(keys.digests, std::size_t{keys.count} * keys.digest_bytes);
 }
 
-int Finish(const Answer& answer) { return answer.code == FL_OK ? FL_OK : Fail(answer.code, answer.message); }
+int Finish(const Answer& answer) {
+  return answer.code == FL_OK ? FL_OK : Fail(answer.code, answer.message);
+}
 
 }  // namespace
 
@@ -139,7 +147,9 @@ int fl_connect_wait(fl_client* client, int64_t timeout_us) {
   });
 }
 
-const char* fl_error_text(void) { return error_text.c_str(); }
+const char* fl_error_text(void) {
+  return error_text.c_str();
+}
 
 // --- identity --------------------------------------------------------------------------------------------------------
 
@@ -162,12 +172,13 @@ int fl_layout(const fl_layout_fields* fields, uint8_t layout[16]) {
   if (fields->dtype == nullptr || *fields->dtype == '\0' || fields->block_tokens == 0 || fields->rank_count == 0) {
     return Fail(FL_EINVAL, "dtype, block_tokens and rank_count are needed");
   }
-  const auto fingerprint = foreload::FingerprintOf(foreload::LayoutFields{.dtype = fields->dtype,
-                                                                          .block_tokens = fields->block_tokens,
-                                                                          .kv_layout = Text(fields->kv_layout),
-                                                                          .kernel = Text(fields->kernel),
-                                                                          .engine_version = Text(fields->engine_version),
-                                                                          .rank_count = fields->rank_count});
+  const auto fingerprint =
+      foreload::FingerprintOf(foreload::LayoutFields{.dtype = fields->dtype,
+                                                     .block_tokens = fields->block_tokens,
+                                                     .kv_layout = Text(fields->kv_layout),
+                                                     .kernel = Text(fields->kernel),
+                                                     .engine_version = Text(fields->engine_version),
+                                                     .rank_count = fields->rank_count});
   std::copy(fingerprint.bytes.begin(), fingerprint.bytes.end(), layout);
   return FL_OK;
 }
@@ -211,7 +222,8 @@ int fl_revoke_wait(fl_client* client, int64_t timeout_us) {
   });
 }
 
-// --- look-up: no lock, no system call, no allocation -------------------------------------------------------------------
+// --- look-up: no lock, no system call, no allocation
+// -------------------------------------------------------------------
 
 static_assert(sizeof(fl_pinned) == sizeof(foreload::PinnedBlock));
 static_assert(offsetof(fl_pinned, generation) == offsetof(foreload::PinnedBlock, generation));
@@ -262,7 +274,8 @@ int fl_fetch(fl_client* client, const char* request_id, const fl_keys* keys, uin
     KeyListView view;
     if (!View(impl, keys, &view)) return BadKeys();
     if (!IsId(request_id)) return Fail(FL_EINVAL, "request_id: 1 to 256 bytes");
-    if (view.count == 0 || view.count > foreload::kKeysPerMessageMax) return Fail(FL_EINVAL, "keys: 1 to 65536 of them");
+    if (view.count == 0 || view.count > foreload::kKeysPerMessageMax)
+      return Fail(FL_EINVAL, "keys: 1 to 65536 of them");
     if (deadline_us <= 0 || deadline_us > kTimeoutUsMax) return Fail(FL_EINVAL, "deadline_us: 1 us to an hour");
     if (fetch == nullptr) return Fail(FL_EINVAL, "fetch is NULL");
     std::string why;
@@ -349,7 +362,8 @@ int fl_emit_request(fl_client* client, const fl_request_event* event) {
     body.set_expected_start_ms(event->expected_start_ms);
     body.set_prompt_tokens(event->prompt_tokens);
     body.set_turn(event->turn);
-    return impl.emitter()->queue().AddRequest(std::move(message)) ? FL_OK : Fail(FL_EFULL, "too many request events wait");
+    return impl.emitter()->queue().AddRequest(std::move(message)) ? FL_OK
+                                                                  : Fail(FL_EFULL, "too many request events wait");
   });
 }
 

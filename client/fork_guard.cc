@@ -21,8 +21,12 @@ Registry& TheRegistry() {
   return *registry;
 }
 
-void BeforeFork() { TheRegistry().mutex.lock(); }
-void InParent() { TheRegistry().mutex.unlock(); }
+void BeforeFork() {
+  TheRegistry().mutex.lock();
+}
+void InParent() {
+  TheRegistry().mutex.unlock();
+}
 void InChild() {
   for (Client* client : TheRegistry().clients) client->Disown();
   TheRegistry().clients.clear();

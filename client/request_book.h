@@ -1,6 +1,6 @@
-// The requests that are live in this engine, with their key lists: what the emitter re-announces and what a sidecar that
-// lost a list asks for. Bounded: beyond kRequestsMax a new request is not kept, beyond kKeyBytesMax the oldest lists go
-// (the request stays announced; the sidecar's question is then answered with no keys). Any thread.
+// The requests that are live in this engine, with their key lists: what the emitter re-announces and what a sidecar
+// that lost a list asks for. Bounded: beyond kRequestsMax a new request is not kept, beyond kKeyBytesMax the oldest
+// lists go (the request stays announced; the sidecar's question is then answered with no keys). Any thread.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,8 @@ class RequestBook {
   static constexpr std::size_t kRequestsMax = 16384;
   static constexpr std::size_t kKeyBytesMax = 256u << 20;  // 128 requests of a million tokens each
 
-  // Follows a request through its states; FINISHED and ABORTED end it. `keys` may be empty: the list known so far stays.
+  // Follows a request through its states; FINISHED and ABORTED end it. `keys` may be empty: the list known so far
+  // stays.
   void Update(const std::string& id, int state, const KeyList& keys);
 
   std::vector<LiveRequestInfo> Live() const;

@@ -44,9 +44,9 @@ bool TableGate::StillValid(std::uint32_t slot, std::uint32_t generation) {
   return visit.table() != nullptr && visit.table()->StillValid(slot, generation);
 }
 
-// Look-ups are closed, so once nobody is inside no new pin can be made: whoever enters later finds them closed. Then the
-// pins can only fall, and at 0 only a caller with a wrong handle can still come; that one may find the old pointer until
-// it is replaced, so the old table goes when the inside is seen empty once more.
+// Look-ups are closed, so once nobody is inside no new pin can be made: whoever enters later finds them closed. Then
+// the pins can only fall, and at 0 only a caller with a wrong handle can still come; that one may find the old pointer
+// until it is replaced, so the old table goes when the inside is seen empty once more.
 bool TableGate::TryReplace(std::unique_ptr<TableReader>& next) {
   if (inside_.load() != 0) return false;
   leaving_.reset();

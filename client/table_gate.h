@@ -31,11 +31,11 @@ class TableGate {
  private:
   class Visit;
 
-  std::atomic<std::uint32_t> inside_{0};        // threads that may hold the pointer
+  std::atomic<std::uint32_t> inside_{0};  // threads that may hold the pointer
   std::atomic<bool> open_{true};
-  std::atomic<TableReader*> table_{nullptr};    // all three sequentially consistent: the order of the steps is the proof
+  std::atomic<TableReader*> table_{nullptr};  // all three sequentially consistent: the order of the steps is the proof
   std::unique_ptr<TableReader> owner_;
-  std::unique_ptr<TableReader> leaving_;        // replaced; a late visitor may still be inside
+  std::unique_ptr<TableReader> leaving_;  // replaced; a late visitor may still be inside
 };
 
 }  // namespace foreload::client

@@ -20,8 +20,8 @@ function(foreload_add_test name)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
-# foreload_add_fuzzer(kv_event_fuzz SOURCES x.cc LIBRARIES ...): a libFuzzer binary when FORELOAD_FUZZ is on. Always: the
-# same entry point in a test that replays the corpus folder fuzz/corpus/<name>, so that it cannot rot.
+# foreload_add_fuzzer(kv_event_fuzz SOURCES x.cc LIBRARIES ...): a libFuzzer binary when FORELOAD_FUZZ is on. Always:
+# the same entry point in a test that replays the corpus folder fuzz/corpus/<name>, so that it cannot rot.
 function(foreload_add_fuzzer name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   if(FORELOAD_FUZZ)
@@ -37,7 +37,8 @@ function(foreload_add_fuzzer name)
 endfunction()
 
 function(foreload_print_summary)
-  message(STATUS "Foreload ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+  message(STATUS "Foreload ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, "
+                 "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
   message(STATUS "  io_uring   ${FORELOAD_HAVE_URING} (FORELOAD_URING=${FORELOAD_URING})")
   message(STATUS "  tests      ${FORELOAD_TESTS}, benchmarks ${FORELOAD_BENCH}, fuzzers ${FORELOAD_FUZZ}")
   message(STATUS "  sanitizers ${FORELOAD_SANITIZE}")

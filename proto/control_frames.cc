@@ -57,7 +57,8 @@ Result<std::ptrdiff_t> FrameReader::Receive(int socket, char* buffer, std::size_
     return Status::FromErrno(errno, "control socket: read");
   }
   std::vector<UniqueFd> descriptors = TakeDescriptors(message);
-  if (message.msg_flags & MSG_CTRUNC) return DataLoss("control socket: more descriptors than a frame may carry, or no room for them");
+  if (message.msg_flags & MSG_CTRUNC)
+    return DataLoss("control socket: more descriptors than a frame may carry, or no room for them");
   if (!descriptors.empty() && !first_byte) return DataLoss("control socket: descriptors inside a frame");
   if (descriptors.size() > descriptors_max_) return DataLoss("control socket: more descriptors than this side accepts");
   if (!descriptors.empty()) descriptors_ = std::move(descriptors);
@@ -107,7 +108,8 @@ Status FrameWriter::Queue(std::string_view body, std::vector<UniqueFd> descripto
   if (body.empty() || body.size() > kControlFrameBytesMax) {
     return InvalidArgument("a control frame of " + std::to_string(body.size()) + " bytes");
   }
-  if (descriptors.size() > kDescriptorsPerFrameMax) return InvalidArgument("too many descriptors for one control frame");
+  if (descriptors.size() > kDescriptorsPerFrameMax)
+    return InvalidArgument("too many descriptors for one control frame");
   if (queued_bytes_ + body.size() + kHeaderBytes > kControlQueueBytesMax) {
     return ResourceExhausted("the control peer does not read: " + std::to_string(queued_bytes_) + " bytes wait");
   }

@@ -1,11 +1,11 @@
-// Frames of the control socket (proto/control.proto): a 4-byte little-endian length, then one serialised ControlMessage;
-// descriptors travel by SCM_RIGHTS with the first byte of their frame.
+// Frames of the control socket (proto/control.proto): a 4-byte little-endian length, then one serialised
+// ControlMessage; descriptors travel by SCM_RIGHTS with the first byte of their frame.
 //
-// Both sides use a FrameReader and a FrameWriter per connection over a non-blocking UNIX stream socket; neither owns the
-// socket. After an error of either, the connection is beyond use: close it. One thread at a time.
+// Both sides use a FrameReader and a FrameWriter per connection over a non-blocking UNIX stream socket; neither owns
+// the socket. After an error of either, the connection is beyond use: close it. One thread at a time.
 //
-// Received descriptors are close-on-exec and owned by the Frame; those beyond the limit, in the middle of a frame, or of
-// a frame that is refused are closed.
+// Received descriptors are close-on-exec and owned by the Frame; those beyond the limit, in the middle of a frame, or
+// of a frame that is refused are closed.
 #pragma once
 
 #include <cstddef>
@@ -77,7 +77,7 @@ class FrameWriter {
     std::vector<UniqueFd> descriptors;
   };
   std::deque<Pending> queue_;
-  std::size_t sent_ = 0;          // of the first frame
+  std::size_t sent_ = 0;  // of the first frame
   std::size_t queued_bytes_ = 0;
 };
 

@@ -63,7 +63,9 @@ NamespaceFingerprint FingerprintOf(const NamespaceFields& fields) {
   return Shorten<NamespaceFingerprint>(EncodeNamespace(fields));
 }
 
-LayoutFingerprint FingerprintOf(const LayoutFields& fields) { return Shorten<LayoutFingerprint>(EncodeLayout(fields)); }
+LayoutFingerprint FingerprintOf(const LayoutFields& fields) {
+  return Shorten<LayoutFingerprint>(EncodeLayout(fields));
+}
 
 LayoutFingerprint RankLayout(const LayoutFingerprint& instance, std::uint32_t rank) {
   const std::string_view bytes(reinterpret_cast<const char*>(instance.bytes.data()), instance.bytes.size());

@@ -14,20 +14,20 @@
 namespace foreload {
 
 struct NamespaceFields {
-  std::string model_revision{};      // SHA-256 of the weight files in hex, or an operator's revision string
-  std::string lora{};                // content hash of the adapter; empty: none
-  std::string cache_salt{};          // tenant; empty: none
+  std::string model_revision{};  // SHA-256 of the weight files in hex, or an operator's revision string
+  std::string lora{};            // content hash of the adapter; empty: none
+  std::string cache_salt{};      // tenant; empty: none
   std::uint32_t kv_group = 0;
-  std::uint64_t weights_epoch = 0;   // raised when weights are reloaded in place
+  std::uint64_t weights_epoch = 0;  // raised when weights are reloaded in place
 };
 
 struct LayoutFields {
-  std::string dtype{};               // "bfloat16"
+  std::string dtype{};  // "bfloat16"
   std::uint32_t block_tokens = 0;
-  std::string kv_layout{};           // "LBHNC"
-  std::string kernel{};              // kernel or ISA compatibility string
+  std::string kv_layout{};  // "LBHNC"
+  std::string kernel{};     // kernel or ISA compatibility string
   std::string engine_version{};
-  std::uint32_t rank_count = 1;      // tensor-parallel size
+  std::uint32_t rank_count = 1;  // tensor-parallel size
 };
 
 std::string EncodeNamespace(const NamespaceFields& fields);

@@ -5,6 +5,8 @@
 
 namespace foreload {
 
-std::uint64_t Xxh3(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
+std::uint64_t Xxh3(const void* data, std::size_t bytes) {
+  return XXH3_64bits(data, bytes);
+}
 
 }  // namespace foreload

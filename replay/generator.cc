@@ -46,7 +46,9 @@ double NormalQuantile(double p) {
          (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1);
 }
 
-double Normal(Rng& rng) { return NormalQuantile((static_cast<double>(rng.Next() >> 11) + 0.5) * 0x1.0p-53); }
+double Normal(Rng& rng) {
+  return NormalQuantile((static_cast<double>(rng.Next() >> 11) + 0.5) * 0x1.0p-53);
+}
 
 double GapSeconds(Rng& rng) {
   const double z = Normal(rng);
@@ -63,9 +65,9 @@ struct Session {
   std::uint64_t id = 0;
   Rng rng{0};
   TimeNs next_turn = 0;
-  std::uint32_t turn = 0;           // of the request that is due
-  std::uint32_t system = 0;         // which system prompt
-  std::uint32_t history_tokens = 0; // prompt and output of all turns so far, system prompt included
+  std::uint32_t turn = 0;            // of the request that is due
+  std::uint32_t system = 0;          // which system prompt
+  std::uint32_t history_tokens = 0;  // prompt and output of all turns so far, system prompt included
 };
 
 struct Later {

@@ -21,16 +21,16 @@ namespace foreload::replay {
 struct GeneratorConfig {
   std::uint64_t seed = 1;
   std::uint64_t requests = 1000;
-  double sessions_per_second = 1;       // of trace time; requests come 1.8 times as often once turns have built up
-  double warm_start_seconds = 0;        // sessions that started this long ago or later have turns due in the trace
+  double sessions_per_second = 1;  // of trace time; requests come 1.8 times as often once turns have built up
+  double warm_start_seconds = 0;   // sessions that started this long ago or later have turns due in the trace
   std::uint32_t block_tokens = 16;
-  double length_scale = 1;              // of all token counts below
-  std::uint32_t first_turn_tokens = 7850;   // mean of a first message
-  std::uint32_t later_turn_tokens = 2270;   // mean of a later one
+  double length_scale = 1;                 // of all token counts below
+  std::uint32_t first_turn_tokens = 7850;  // mean of a first message
+  std::uint32_t later_turn_tokens = 2270;  // mean of a later one
   std::uint32_t output_tokens = 343;
-  double length_sigma = 0.6;            // of the logarithms
+  double length_sigma = 0.6;  // of the logarithms
   std::uint32_t system_prompts = 8;
-  std::uint32_t system_tokens = 1024;   // each
+  std::uint32_t system_tokens = 1024;         // each
   std::uint32_t prompt_tokens_max = 131'072;  // a session ends when its next prompt would be longer
 };
 

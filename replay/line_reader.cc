@@ -193,7 +193,9 @@ Result<std::unique_ptr<LineReader>> LineReader::Open(const std::string& path, co
   return std::unique_ptr<LineReader>(new LineReader(std::make_unique<Impl>(std::move(bytes), limits, path)));
 }
 
-std::uint64_t LineReader::line_number() const { return impl_->number; }
+std::uint64_t LineReader::line_number() const {
+  return impl_->number;
+}
 
 Result<LineReader::Outcome> LineReader::Next(std::string_view& line) {
   Impl& s = *impl_;

@@ -1,7 +1,7 @@
 // Lines of a plain, gzip or zstd file (told by its first bytes), streamed through buffers of a fixed size.
 //
-// Compressed input cannot take more memory than one line limit, nor more time than `total_bytes_max` decompressed bytes:
-// what a small file claims to expand to does not matter. Gzip members and zstd frames may be concatenated.
+// Compressed input cannot take more memory than one line limit, nor more time than `total_bytes_max` decompressed
+// bytes: what a small file claims to expand to does not matter. Gzip members and zstd frames may be concatenated.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@ namespace foreload::replay {
 namespace {
 
 constexpr std::size_t kNotesMax = 20;
-constexpr std::size_t kProbeLinesMax = 100;     // until one can be told
+constexpr std::size_t kProbeLinesMax = 100;  // until one can be told
 constexpr std::size_t kSessionFilesMax = 100'000;
 
 Result<std::vector<std::string>> SessionFilesOf(const std::string& folder) {
@@ -19,8 +19,8 @@ Result<std::vector<std::string>> SessionFilesOf(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    const bool json = name.size() > 5 && (name.ends_with(".json") || name.ends_with(".json.gz") ||
-                                          name.ends_with(".json.zst"));
+    const bool json =
+        name.size() > 5 && (name.ends_with(".json") || name.ends_with(".json.gz") || name.ends_with(".json.zst"));
     if (json && paths.size() < kSessionFilesMax) paths.push_back(it->path().string());
   }
   if (error) return IoError("read folder " + folder + ": " + error.message());
@@ -54,7 +54,8 @@ Result<JsonShape> ShapeOf(const std::string& path, const TraceOptions& options) 
     if (first != std::string_view::npos && line[first] == '{') object = true;
   }
   if (object) return JsonShape::kWekaSession;
-  return InvalidArgument(path + ": not a trace that this build knows (Mooncake JSONL, Weka delta JSONL, Weka session, "
+  return InvalidArgument(path +
+                         ": not a trace that this build knows (Mooncake JSONL, Weka delta JSONL, Weka session, "
                          "Foreload recording)");
 }
 

@@ -24,8 +24,8 @@ Result<std::unique_ptr<TraceSource>> OpenWekaDelta(const std::string& path, cons
 Result<std::unique_ptr<TraceSource>> OpenWekaSessions(const std::vector<std::string>& paths,
                                                       const TraceOptions& options);
 
-// Foreload's own recordings (telemetry/trace_file.h): requests as they were queued, blocks named by their salted hashes.
-// Read twice, since an output's length is known at its end.
+// Foreload's own recordings (telemetry/trace_file.h): requests as they were queued, blocks named by their salted
+// hashes. Read twice, since an output's length is known at its end.
 Result<std::unique_ptr<TraceSource>> OpenRecording(const std::string& path, const TraceOptions& options);
 
 // Counts a wrong line under the rules of trace_source.h: an error in strict mode, else ok.

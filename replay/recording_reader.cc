@@ -1,5 +1,5 @@
-// Foreload's own recordings as a workload: what was queued, when and by whom. Blocks are named by their salted hashes, so
-// that sharing is preserved; the length of an output is known as far as it filled blocks.
+// Foreload's own recordings as a workload: what was queued, when and by whom. Blocks are named by their salted hashes,
+// so that sharing is preserved; the length of an output is known as far as it filled blocks.
 #include <algorithm>
 #include <unordered_map>
 #include <vector>

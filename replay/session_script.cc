@@ -5,8 +5,8 @@
 namespace foreload::replay {
 namespace {
 
-// A request that comes within this time of its predecessor's end was sent by a program: TraceLab's tool latency is 13.6 s
-// at p90, its human wait 84 s at p50 (facts of published agent traces).
+// A request that comes within this time of its predecessor's end was sent by a program: TraceLab's tool latency is 13.6
+// s at p90, its human wait 84 s at p50 (facts of published agent traces).
 constexpr double kToolThinkSecondsMax = 15;
 
 constexpr unsigned kLocalIdBits = 40;

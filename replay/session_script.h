@@ -1,8 +1,8 @@
 // Sessions that have no common clock, made into one workload: each session's start is drawn from a seed (uniform over
 // `spread`), its requests keep their own distances, and all are delivered in order of arrival.
 //
-// Pauses of hours or days, which a rehearsal cannot wait for, can be shortened (`session_gap_max`): then everything behind
-// such a pause in its session comes earlier by what was cut.
+// Pauses of hours or days, which a rehearsal cannot wait for, can be shortened (`session_gap_max`): then everything
+// behind such a pause in its session comes earlier by what was cut.
 //
 // Requests are held as changes against the one before them in the same (session, stream) - `keep` of its ids, then runs
 // of consecutive ids - because agent sessions repeat their whole history each turn: 26,771 requests with 38 M ids take
@@ -50,8 +50,8 @@ class SessionScript {
   // A request given by all its ids.
   Status AddWhole(Request request, std::span<const std::uint64_t> ids);
 
-  // A request of the current session was lost and its stream is unknown: until a stream's next request with keep 0, what
-  // it keeps is unknown too.
+  // A request of the current session was lost and its stream is unknown: until a stream's next request with keep 0,
+  // what it keeps is unknown too.
   void LostRequest();
 
   // After the last Add. In order of arrival; false at the end.

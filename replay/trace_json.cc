@@ -17,7 +17,7 @@ using simdjson::dom::element;
 using simdjson::dom::object;
 
 constexpr std::size_t kUnknownKeysMax = 20;
-constexpr double kSecondsMax = 1e9;           // 31 years
+constexpr double kSecondsMax = 1e9;  // 31 years
 constexpr std::uint64_t kTokensMax = 1u << 30;
 constexpr std::uint32_t kStreamsMax = 1u << 20;
 constexpr std::uint32_t kBlockTokensMax = 1u << 16;
@@ -100,19 +100,18 @@ bool Has(const object& record, std::string_view key) {
 
 constexpr std::array<std::string_view, 6> kMooncakeKeys{"timestamp", "input_length", "output_length",
                                                         "hash_ids",  "session_id",   "turn"};
-constexpr std::array<std::string_view, 8> kDeltaHeaderKeys{"session",     "id",            "block_size", "hash_id_scope",
-                                                           "tool_tokens", "system_tokens", "requests",   "model"};
+constexpr std::array<std::string_view, 8> kDeltaHeaderKeys{
+    "session", "id", "block_size", "hash_id_scope", "tool_tokens", "system_tokens", "requests", "model"};
 constexpr std::array<std::string_view, 9> kDeltaRequestKeys{"s",   "sub",   "t",    "in", "out",
                                                             "api", "think", "keep", "new"};
-constexpr std::array<std::string_view, 9> kSessionKeys{"id",          "models",        "block_size", "hash_id_scope",
-                                                       "tool_tokens", "system_tokens", "requests",   "totals",
-                                                       "model"};
-constexpr std::array<std::string_view, 12> kEntryKeys{"t",           "type",         "model", "in",       "out",
-                                                      "hash_ids",    "input_types",  "stop",  "api_time", "think_time",
-                                                      "output_types", "ttft"};
-constexpr std::array<std::string_view, 12> kSubagentKeys{"type",          "t",          "agent_id",       "subagent_type",
-                                                         "duration_ms",   "models",     "tool_use_count", "total_tokens",
-                                                         "status",        "requests",   "tool_tokens",    "system_tokens"};
+constexpr std::array<std::string_view, 9> kSessionKeys{
+    "id", "models", "block_size", "hash_id_scope", "tool_tokens", "system_tokens", "requests", "totals", "model"};
+constexpr std::array<std::string_view, 12> kEntryKeys{"t",        "type",       "model",        "in",
+                                                      "out",      "hash_ids",   "input_types",  "stop",
+                                                      "api_time", "think_time", "output_types", "ttft"};
+constexpr std::array<std::string_view, 12> kSubagentKeys{"type",        "t",        "agent_id",       "subagent_type",
+                                                         "duration_ms", "models",   "tool_use_count", "total_tokens",
+                                                         "status",      "requests", "tool_tokens",    "system_tokens"};
 
 }  // namespace
 
@@ -121,7 +120,8 @@ struct TraceJson::Impl {
     for (const auto field : record) {
       const std::string_view key = field.key;
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-      if (unknown.size() >= kUnknownKeysMax || std::find(unknown.begin(), unknown.end(), key) != unknown.end()) continue;
+      if (unknown.size() >= kUnknownKeysMax || std::find(unknown.begin(), unknown.end(), key) != unknown.end())
+        continue;
       unknown.emplace_back(key);
     }
   }
@@ -147,7 +147,9 @@ struct TraceJson::Impl {
 TraceJson::TraceJson() : impl_(std::make_unique<Impl>()) {}
 TraceJson::~TraceJson() = default;
 
-std::vector<std::string> TraceJson::TakeUnknownKeys() { return std::exchange(impl_->unknown, {}); }
+std::vector<std::string> TraceJson::TakeUnknownKeys() {
+  return std::exchange(impl_->unknown, {});
+}
 
 JsonShape TraceJson::Classify(std::string_view json) {
   const auto record = impl_->Parse(json);
@@ -155,7 +157,8 @@ JsonShape TraceJson::Classify(std::string_view json) {
   const object& fields = record.value();
   if (Has(fields, "hash_ids") && Has(fields, "input_length")) return JsonShape::kMooncake;
   element requests;
-  if (fields.at_key("requests").get(requests) == simdjson::SUCCESS && requests.is_array()) return JsonShape::kWekaSession;
+  if (fields.at_key("requests").get(requests) == simdjson::SUCCESS && requests.is_array())
+    return JsonShape::kWekaSession;
   if (Has(fields, "session") && Has(fields, "block_size")) return JsonShape::kWekaDelta;
   if (Has(fields, "s") && Has(fields, "keep")) return JsonShape::kWekaDelta;
   return JsonShape::kUnknown;
@@ -208,7 +211,8 @@ Status ReadRuns(const object& fields, std::uint32_t blocks_max, WekaDeltaRecord&
   std::uint64_t total = record.keep;
   for (const element item : list) {
     array pair;
-    if (item.get(pair) != simdjson::SUCCESS || pair.size() != 2) return Wrong("new", "has an entry that is no [start, count]");
+    if (item.get(pair) != simdjson::SUCCESS || pair.size() != 2)
+      return Wrong("new", "has an entry that is no [start, count]");
     std::uint64_t start = 0;
     std::uint64_t count = 0;
     if (pair.at(0).get(start) != simdjson::SUCCESS || pair.at(1).get(count) != simdjson::SUCCESS) {

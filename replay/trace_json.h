@@ -42,8 +42,8 @@ struct WekaDeltaRecord {
   std::uint32_t block_tokens = 0;  // header
   bool global_ids = false;         // header
   std::uint32_t stream = 0;
-  double at_seconds = 0;           // since the session's start
-  double think_seconds = 0;        // before the next request
+  double at_seconds = 0;     // since the session's start
+  double think_seconds = 0;  // before the next request
   std::uint32_t input_tokens = 0;
   std::uint32_t output_tokens = 0;
   std::uint64_t keep = 0;
@@ -58,7 +58,7 @@ struct WekaEntry {
   std::uint32_t stream = 0;  // 0: parent, else its sub-agents in the order of the file
   double at_seconds = 0;
   double think_seconds = 0;
-  bool streaming = false;    // `type` "s"
+  bool streaming = false;  // `type` "s"
   RequestKind kind = RequestKind::kUnknown;
   std::uint32_t input_tokens = 0;
   std::uint32_t output_tokens = 0;
@@ -78,9 +78,9 @@ class TraceJson {
   Status ParseMooncake(std::string_view json, std::uint32_t blocks_max, MooncakeRecord& record);
   Status ParseWekaDelta(std::string_view json, std::uint32_t blocks_max, WekaDeltaRecord& record);
 
-  // A whole session: `on_entry` for each request in the order of the file, `on_bad` for each that is refused (index such
-  // as "requests[3].requests[0]", reason). An error when the document or its head is unusable; a false `on_entry` or
-  // `on_bad` stops the walk.
+  // A whole session: `on_entry` for each request in the order of the file, `on_bad` for each that is refused (index
+  // such as "requests[3].requests[0]", reason). An error when the document or its head is unusable; a false `on_entry`
+  // or `on_bad` stops the walk.
   struct SessionSink {
     std::function<bool(const WekaSessionHead&, const std::string& index, WekaEntry&&)> on_entry;
     std::function<bool(const std::string& index, const std::string& reason)> on_bad;

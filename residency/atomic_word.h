@@ -14,14 +14,20 @@ inline constexpr unsigned kStateShift = 28;
 inline constexpr std::uint64_t kStateMask = std::uint64_t{0xF} << kStateShift;
 inline constexpr unsigned kGenerationShift = 32;
 
-inline std::atomic_ref<std::uint64_t> Word(std::uint64_t& word) { return std::atomic_ref<std::uint64_t>(word); }
+inline std::atomic_ref<std::uint64_t> Word(std::uint64_t& word) {
+  return std::atomic_ref<std::uint64_t>(word);
+}
 
 constexpr std::uint64_t MakeWord(std::uint32_t generation, fl_slot_state state, std::uint64_t holders = 0) {
   return static_cast<std::uint64_t>(generation) << kGenerationShift | static_cast<std::uint64_t>(state) << kStateShift |
          holders;
 }
-constexpr std::uint64_t WithoutHolders(std::uint64_t word) { return word & ~kHolderMask; }
-constexpr std::uint32_t GenerationOf(std::uint64_t word) { return static_cast<std::uint32_t>(word >> kGenerationShift); }
+constexpr std::uint64_t WithoutHolders(std::uint64_t word) {
+  return word & ~kHolderMask;
+}
+constexpr std::uint32_t GenerationOf(std::uint64_t word) {
+  return static_cast<std::uint32_t>(word >> kGenerationShift);
+}
 constexpr std::uint32_t StateOf(std::uint64_t word) {
   return static_cast<std::uint32_t>((word & kStateMask) >> kStateShift);
 }
@@ -54,7 +60,11 @@ inline bool KeyEquals(fl_key& shared, const void* key) {
 constexpr std::uint64_t MakeBucket(std::uint64_t hash, std::uint32_t slot) {
   return (hash & 0xFFFFFFFF00000000ull) | (static_cast<std::uint64_t>(slot) + 1);
 }
-constexpr bool SameTag(std::uint64_t bucket, std::uint64_t hash) { return (bucket ^ hash) >> 32 == 0; }
-constexpr std::uint32_t SlotPlusOne(std::uint64_t bucket) { return static_cast<std::uint32_t>(bucket); }
+constexpr bool SameTag(std::uint64_t bucket, std::uint64_t hash) {
+  return (bucket ^ hash) >> 32 == 0;
+}
+constexpr std::uint32_t SlotPlusOne(std::uint64_t bucket) {
+  return static_cast<std::uint32_t>(bucket);
+}
 
 }  // namespace foreload::residency

@@ -1,8 +1,8 @@
 /* Shared-memory layout of the residency table, version 1. Plain C, so that any language can read it.
  *
- * The sidecar creates it as a memfd sealed against shrinking and is its only writer, except for three kinds of words that
- * readers write: holder bits in a slot word, a slot's `used` word, and their own reader record. The sidecar checks every
- * value that it reads back; a hostile one costs that engine its arena and nothing else.
+ * The sidecar creates it as a memfd sealed against shrinking and is its only writer, except for three kinds of words
+ * that readers write: holder bits in a slot word, a slot's `used` word, and their own reader record. The sidecar checks
+ * every value that it reads back; a hostile one costs that engine its arena and nothing else.
  *
  * Little-endian, x86-64. Offsets are from the start of the mapping. All atomics are naturally aligned 64-bit words.
  */
@@ -19,8 +19,8 @@
 typedef struct fl_table_header {
   uint64_t magic;
   uint32_t version;
-  uint32_t header_bytes;     /* sizeof(fl_table_header) of the writer */
-  uint64_t boot_token;       /* of the sidecar that made it */
+  uint32_t header_bytes; /* sizeof(fl_table_header) of the writer */
+  uint64_t boot_token;   /* of the sidecar that made it */
   uint64_t total_bytes;
   uint32_t engine_id;
   uint32_t slot_count;
@@ -45,31 +45,37 @@ typedef struct fl_key {
 } fl_key; /* same bytes as foreload::BlockKey */
 
 /* Slot word: generation << 32 | state << 28 | holders. The generation grows at each RESERVED. */
-enum fl_slot_state { FL_SLOT_FREE = 0, FL_SLOT_RESERVED = 1, FL_SLOT_IN_FLIGHT = 2, FL_SLOT_READY = 3, FL_SLOT_RETIRED = 4 };
+enum fl_slot_state {
+  FL_SLOT_FREE = 0,
+  FL_SLOT_RESERVED = 1,
+  FL_SLOT_IN_FLIGHT = 2,
+  FL_SLOT_READY = 3,
+  FL_SLOT_RETIRED = 4
+};
 
 /* 128 bytes, aligned to 64. `key` is written only while RESERVED; readers compare it after they have pinned. */
 typedef struct fl_slot {
   uint64_t word;
   fl_key key;
-  uint64_t ready_mask;       /* layer groups whose bytes have arrived in every rank; cleared at RESERVED */
-  uint64_t used;             /* generation last used by a reader; stored while pinned */
+  uint64_t ready_mask; /* layer groups whose bytes have arrived in every rank; cleared at RESERVED */
+  uint64_t used;       /* generation last used by a reader; stored while pinned */
   uint64_t reserved[6];
 } fl_slot;
 
 /* One per reader bit; written by that reader alone, counters only. */
 typedef struct fl_reader {
-  uint64_t lookups;          /* calls */
+  uint64_t lookups; /* calls */
   uint64_t hit_blocks;
   uint64_t miss_blocks;
-  uint64_t epoch;            /* for readers that do not pin; UINT64_MAX: idle */
+  uint64_t epoch; /* for readers that do not pin; UINT64_MAX: idle */
   uint64_t reserved[4];
 } fl_reader;
 
 /* ---- store ring ----------------------------------------------------------------------------------------------------
  * A memfd of its own per worker: header, grant queue, commit queue, slot records, data. The sidecar grants slot numbers
- * through the first queue; begin takes one; commit writes the slot's record and pushes its number into the second queue.
- * Both are single-producer single-consumer rings of slot_count entries (rounded up to a power of two) with free-running
- * 64-bit positions. The library serialises its own threads.
+ * through the first queue; begin takes one; commit writes the slot's record and pushes its number into the second
+ * queue. Both are single-producer single-consumer rings of slot_count entries (rounded up to a power of two) with
+ * free-running 64-bit positions. The library serialises its own threads.
  */
 #define FL_RING_MAGIC 0x31474E5244414F4Cull /* "LOADRNG1" */
 
@@ -85,9 +91,9 @@ typedef struct fl_ring_header {
   uint64_t slot_bytes;         /* payload of one slot, <= slot_stride */
   uint64_t grant_queue_offset; /* uint32_t[queue_entries] */
   uint64_t commit_queue_offset;
-  uint64_t records_offset;     /* fl_store_record[slot_count] */
-  uint64_t data_offset;        /* multiple of 4096 */
-  uint64_t checksum;           /* XXH3-64 of the bytes above */
+  uint64_t records_offset; /* fl_store_record[slot_count] */
+  uint64_t data_offset;    /* multiple of 4096 */
+  uint64_t checksum;       /* XXH3-64 of the bytes above */
   /* each position on its own cache line */
   uint64_t grant_head __attribute__((aligned(64)));  /* sidecar: granted so far */
   uint64_t grant_tail __attribute__((aligned(64)));  /* engine: taken so far */
@@ -98,9 +104,9 @@ typedef struct fl_ring_header {
 
 typedef struct fl_store_record {
   fl_key key;
-  fl_key parent;             /* digest_bytes 0: root or unknown */
-  uint64_t bytes;            /* <= slot_bytes */
-  uint64_t token;            /* of the library, for messages */
+  fl_key parent;  /* digest_bytes 0: root or unknown */
+  uint64_t bytes; /* <= slot_bytes */
+  uint64_t token; /* of the library, for messages */
 } fl_store_record;
 
 #ifdef __cplusplus

@@ -23,7 +23,9 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   return *this;
 }
 
-SharedMemory::~SharedMemory() { Unmap(); }
+SharedMemory::~SharedMemory() {
+  Unmap();
+}
 
 void SharedMemory::Unmap() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
@@ -60,7 +62,8 @@ Result<SharedMemory> SharedMemory::Adopt(UniqueFd fd, std::uint64_t bytes_min) {
 
 Result<SharedMemory> SharedMemory::Map(UniqueFd fd, std::uint64_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return Status::FromErrno(errno, "mapping " + std::to_string(bytes) + " bytes of shared memory");
+  if (data == MAP_FAILED)
+    return Status::FromErrno(errno, "mapping " + std::to_string(bytes) + " bytes of shared memory");
   SharedMemory memory;
   memory.fd_ = std::move(fd);
   memory.data_ = static_cast<std::byte*>(data);

@@ -1,5 +1,5 @@
-// Memory that two processes share by descriptor: a memfd sealed against shrinking, so that no peer can take mapped pages
-// away (SIGBUS). No names in /dev/shm.
+// Memory that two processes share by descriptor: a memfd sealed against shrinking, so that no peer can take mapped
+// pages away (SIGBUS). No names in /dev/shm.
 #pragma once
 
 #include <cstddef>

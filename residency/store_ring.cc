@@ -22,7 +22,9 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096;
 
-constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
+  return (value + to - 1) / to * to;
+}
 
 fl_ring_header MakeHeader(const StoreRingOptions& options) {
   fl_ring_header header{};
@@ -65,7 +67,9 @@ Status CheckHeader(const fl_ring_header& header, std::uint64_t mapped, std::uint
   return ok ? OkStatus() : InvalidArgument("store ring: its header names memory outside the ring");
 }
 
-fl_ring_header& Shared(const SharedMemory& memory) { return *reinterpret_cast<fl_ring_header*>(memory.data()); }
+fl_ring_header& Shared(const SharedMemory& memory) {
+  return *reinterpret_cast<fl_ring_header*>(memory.data());
+}
 
 std::atomic_ref<std::uint32_t> Entry(const SharedMemory& memory, const fl_ring_header& header, std::uint64_t offset,
                                      std::uint64_t position) {
@@ -146,7 +150,8 @@ Result<std::size_t> StoreRingWriter::PollCommits(std::span<StoreCommit> commits)
   while (taken < commits.size() && taken < waiting) {
     const std::uint32_t slot =
         Entry(memory_, header_, header_.commit_queue_offset, commit_tail_).load(std::memory_order_relaxed);
-    if (slot >= header_.slot_count || !lent_[slot]) return DataLoss("store ring: a commit of a slot that was not granted");
+    if (slot >= header_.slot_count || !lent_[slot])
+      return DataLoss("store ring: a commit of a slot that was not granted");
     FORELOAD_ASSIGN_OR_RETURN(commits[taken], ReadCommit(slot));
     lent_[slot] = false;
     ++commit_tail_;

@@ -4,10 +4,10 @@
 // A slot belongs to the sidecar, is granted (Grant), taken by the engine (Begin), filled, and comes back committed
 // (Commit -> PollCommits) or is kept by the engine's library for the next Begin (Abort).
 //
-// Sleeping, without lost wake-ups: the sidecar sets `sleeping`, fences, and looks at the commit queue once more before it
-// waits for the doorbell; Commit publishes its position, fences, and looks at `sleeping`. Both fences are sequentially
-// consistent, so at least one of the two sees the other (Dekker): either the sidecar finds the commit, or Commit finds
-// `sleeping` and rings. Commit clears `sleeping` when it rings, so a burst rings once.
+// Sleeping, without lost wake-ups: the sidecar sets `sleeping`, fences, and looks at the commit queue once more before
+// it waits for the doorbell; Commit publishes its position, fences, and looks at `sleeping`. Both fences are
+// sequentially consistent, so at least one of the two sees the other (Dekker): either the sidecar finds the commit, or
+// Commit finds `sleeping` and rings. Commit clears `sleeping` when it rings, so a burst rings once.
 #pragma once
 
 #include <cstddef>
@@ -25,16 +25,16 @@
 namespace foreload {
 
 struct StoreRingOptions {
-  std::uint32_t slot_count = 0;    // 1 to kStoreSlotsMax
-  std::uint64_t slot_bytes = 0;    // payload, 1 to kSlotBytesMax
+  std::uint32_t slot_count = 0;  // 1 to kStoreSlotsMax
+  std::uint64_t slot_bytes = 0;  // payload, 1 to kSlotBytesMax
   std::uint64_t boot_token = 0;
 };
 
 struct StoreCommit {
-  std::uint32_t slot = 0;          // the sidecar's again; Grant it back when its bytes were copied or refused
+  std::uint32_t slot = 0;  // the sidecar's again; Grant it back when its bytes were copied or refused
   BlockKey key;
-  std::optional<BlockKey> parent;  // nullopt: root or unknown
-  std::span<const std::byte> data; // shared with the engine: copy first, then checksum the copy
+  std::optional<BlockKey> parent;   // nullopt: root or unknown
+  std::span<const std::byte> data;  // shared with the engine: copy first, then checksum the copy
   std::uint64_t token = 0;
 };
 
@@ -74,10 +74,10 @@ class StoreRingWriter {
 
   SharedMemory memory_;
   UniqueFd doorbell_;
-  fl_ring_header header_;          // as written; positions are the sidecar's own below
+  fl_ring_header header_;  // as written; positions are the sidecar's own below
   std::uint64_t grant_head_ = 0;
   std::uint64_t commit_tail_ = 0;
-  std::vector<bool> lent_;         // the engine may hold it
+  std::vector<bool> lent_;  // the engine may hold it
 };
 
 // The engine's side. One thread at a time (the library serialises its own). Also checks what it reads: a broken or
@@ -94,7 +94,8 @@ class StoreRingClient {
   std::optional<std::uint32_t> Begin();
   std::span<std::byte> data(std::uint32_t slot) const;
   // Publishes a slot of Begin: `bytes` of it under `key`. `parent` may be null.
-  void Commit(std::uint32_t slot, const BlockKey& key, const BlockKey* parent, std::uint64_t bytes, std::uint64_t token);
+  void Commit(std::uint32_t slot, const BlockKey& key, const BlockKey* parent, std::uint64_t bytes,
+              std::uint64_t token);
   // Keeps a slot of Begin for the next one.
   void Abort(std::uint32_t slot);
   // Whether the slot was taken by Begin and neither committed nor aborted.
@@ -106,7 +107,7 @@ class StoreRingClient {
 
   SharedMemory memory_;
   UniqueFd doorbell_;
-  fl_ring_header header_;          // a copy that was checked; never read again from shared memory
+  fl_ring_header header_;  // a copy that was checked; never read again from shared memory
   std::uint64_t grant_tail_ = 0;
   std::uint64_t commit_head_ = 0;
   std::vector<std::uint32_t> spare_;  // aborted

@@ -27,8 +27,12 @@ constexpr std::uint32_t kBusy = UINT32_MAX;
 constexpr int kBusySpinsMax = 256;
 constexpr int kExchangeTriesMax = 64;
 
-inline void Prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
-inline void PrefetchForWrite(const void* address) { __builtin_prefetch(address, 1, 3); }
+inline void Prefetch(const void* address) {
+  __builtin_prefetch(address, 0, 3);
+}
+inline void PrefetchForWrite(const void* address) {
+  __builtin_prefetch(address, 1, 3);
+}
 
 Status CheckHeader(const fl_table_header& header, std::uint64_t mapped, std::uint64_t boot_token) {
   if (header.magic != FL_TABLE_MAGIC) return InvalidArgument("residency table: not a table");
@@ -44,7 +48,8 @@ Status CheckHeader(const fl_table_header& header, std::uint64_t mapped, std::uin
     return offset % alignment == 0 && offset >= sizeof header && offset <= mapped && count <= (mapped - offset) / size;
   };
   const bool ok = header.total_bytes <= mapped && header.slot_count >= 1 && header.slot_count <= kArenaSlotsMax &&
-                  std::has_single_bit(header.bucket_count) && header.bucket_count >= 2 * std::uint64_t{header.slot_count} &&
+                  std::has_single_bit(header.bucket_count) &&
+                  header.bucket_count >= 2 * std::uint64_t{header.slot_count} &&
                   fits(header.buckets_offset, header.bucket_count, sizeof(std::uint64_t), sizeof(std::uint64_t)) &&
                   fits(header.slots_offset, header.slot_count, sizeof(fl_slot), 64) &&
                   fits(header.readers_offset, FL_READERS_MAX, sizeof(fl_reader), 64) && header.layer_group_mask != 0;
@@ -56,8 +61,8 @@ Status CheckHeader(const fl_table_header& header, std::uint64_t mapped, std::uin
 struct TableReader::Probe {
   BlockKey key;
   std::uint64_t hash = 0;
-  std::uint32_t slot = kNoSlot;   // first candidate
-  std::uint32_t probe = 0;        // where to go on when it is another key
+  std::uint32_t slot = kNoSlot;  // first candidate
+  std::uint32_t probe = 0;       // where to go on when it is another key
 };
 
 Result<std::unique_ptr<TableReader>> TableReader::Open(UniqueFd table, std::uint64_t boot_token,
@@ -82,9 +87,13 @@ TableReader::TableReader(SharedMemory memory, const fl_table_header& header, std
       holder_bit_(std::uint64_t{1} << reader_bit),
       local_pins_(new std::atomic<std::uint32_t>[header.slot_count]()) {}
 
-fl_slot& TableReader::Slot(std::uint32_t slot) const { return slots_[slot]; }
+fl_slot& TableReader::Slot(std::uint32_t slot) const {
+  return slots_[slot];
+}
 
-bool TableReader::open() const { return Word(shared_header_->mode_word).load(std::memory_order_acquire) == 1; }
+bool TableReader::open() const {
+  return Word(shared_header_->mode_word).load(std::memory_order_acquire) == 1;
+}
 
 // --- finding ---------------------------------------------------------------------------------------------------------
 
@@ -168,8 +177,8 @@ void TableReader::Count(std::uint32_t hits, std::uint32_t misses) {
 
 // --- pinning ---------------------------------------------------------------------------------------------------------
 
-// The count of a slot leaves 0 and returns to 0 only through kBusy, held by the one thread that sets or clears the shared
-// bit: so the bit stands whenever the count is above 0.
+// The count of a slot leaves 0 and returns to 0 only through kBusy, held by the one thread that sets or clears the
+// shared bit: so the bit stands whenever the count is above 0.
 bool TableReader::Pin(std::uint32_t slot, const BlockKey& key, PinnedBlock* pinned) {
   std::atomic<std::uint32_t>& local = local_pins_[slot];
   for (int spins = 0; spins < kBusySpinsMax; ++spins) {

@@ -46,7 +46,8 @@ class TableReader {
   // its checksum, or with anything outside the mapping. `reader_bit` is what the sidecar gave this process.
   static Result<std::unique_ptr<TableReader>> Open(UniqueFd table, std::uint64_t boot_token, std::uint32_t reader_bit);
 
-  // Pins the longest prefix whose blocks are wholly READY into pinned[0 .. n); returns n. `pinned` has room for all keys.
+  // Pins the longest prefix whose blocks are wholly READY into pinned[0 .. n); returns n. `pinned` has room for all
+  // keys.
   std::uint32_t LookupPinPrefix(const KeyListView& keys, PinnedBlock* pinned);
   // Length of that prefix now, without pins and without counting as a look-up.
   std::uint32_t CountPrefix(const KeyListView& keys) const;

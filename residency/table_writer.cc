@@ -20,7 +20,9 @@ constexpr std::uint64_t kBucketsPerSlot = 3;
 // More look-ups than any reader can do between two collections; a larger step is not a count.
 constexpr std::uint64_t kCounterStepMax = 1ull << 40;
 
-constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
+  return (value + to - 1) / to * to;
+}
 
 fl_table_header MakeHeader(const TableOptions& options) {
   fl_table_header header{};
@@ -54,7 +56,10 @@ Result<TableWriter> TableWriter::Create(const TableOptions& options) {
 }
 
 TableWriter::TableWriter(SharedMemory memory, const TableOptions& options)
-    : memory_(std::move(memory)), header_(MakeHeader(options)), slots_(options.slot_count), buckets_(header_.bucket_count) {
+    : memory_(std::move(memory)),
+      header_(MakeHeader(options)),
+      slots_(options.slot_count),
+      buckets_(header_.bucket_count) {
   std::memcpy(memory_.data(), &header_, sizeof header_);
 }
 
@@ -79,7 +84,8 @@ Result<std::uint32_t> TableWriter::AddReader() {
   readers_ |= 1u << bit;
   // A former owner's counts stay in totals_; the new owner goes on from what stands there.
   fl_reader& reader = Reader(bit);
-  seen_[bit] = {Word(reader.lookups).load(std::memory_order_relaxed), Word(reader.hit_blocks).load(std::memory_order_relaxed),
+  seen_[bit] = {Word(reader.lookups).load(std::memory_order_relaxed),
+                Word(reader.hit_blocks).load(std::memory_order_relaxed),
                 Word(reader.miss_blocks).load(std::memory_order_relaxed)};
   return bit;
 }
@@ -133,8 +139,8 @@ Status TableWriter::CheckWord(SlotIndex slot, std::uint64_t word) const {
                   ", which no honest reader writes");
 }
 
-// One atomic add moves state and generation whatever the holder bits do meanwhile; what it returns tells whether the word
-// was still ours.
+// One atomic add moves state and generation whatever the holder bits do meanwhile; what it returns tells whether the
+// word was still ours.
 Status TableWriter::Move(SlotIndex slot, fl_slot_state to, std::uint32_t generation_step) {
   Slot& own = Own(slot);
   const std::uint64_t step = MakeWord(own.generation + generation_step, to) - MakeWord(own.generation, own.state);
@@ -225,8 +231,7 @@ bool TableWriter::TakeUsed(SlotIndex slot) {
   return own.used_reported;
 }
 
-Status TableWriter::CollectUsed(std::size_t slots_max,
-                                const std::function<void(SlotIndex, std::uint32_t)>& used) {
+Status TableWriter::CollectUsed(std::size_t slots_max, const std::function<void(SlotIndex, std::uint32_t)>& used) {
   for (std::size_t n = 0; n < slots_max && n < slots_.size(); ++n) {
     const SlotIndex slot{used_cursor_};
     used_cursor_ = used_cursor_ + 1 == slots_.size() ? 0 : used_cursor_ + 1;

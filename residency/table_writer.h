@@ -1,13 +1,14 @@
 // The sidecar's side of the residency table (residency/layout.h): its only writer.
 //
-// Slot life: Reserve (FREE -> RESERVED) -> StartLoad (-> IN_FLIGHT, found by look-ups from now) -> Publish as layer groups
-// land -> MarkReady (-> READY) -> Retire (-> RETIRED, found no more) -> TryFree (-> FREE once no reader holds it). A load
-// that failed goes IN_FLIGHT -> RETIRED after the last terminal event of its transfers, a reservation that was dropped
-// RESERVED -> RETIRED. Calling one in another state is a bug and stops the process.
+// Slot life: Reserve (FREE -> RESERVED) -> StartLoad (-> IN_FLIGHT, found by look-ups from now) -> Publish as layer
+// groups land -> MarkReady (-> READY) -> Retire (-> RETIRED, found no more) -> TryFree (-> FREE once no reader holds
+// it). A load that failed goes IN_FLIGHT -> RETIRED after the last terminal event of its transfers, a reservation that
+// was dropped RESERVED -> RETIRED. Calling one in another state is a bug and stops the process.
 //
 // Readers can write anything anywhere in the mapping. The writer keeps state, generation, key and index of its own,
 // never follows a value that it reads back, and reports what no honest reader can have written as DataLoss: revoke that
-// engine's arena and go on. After DataLoss the object stays safe to use and to destroy. Values that only steer statistics
+// engine's arena and go on. After DataLoss the object stays safe to use and to destroy. Values that only steer
+// statistics
 // (`used` words, counters) are ignored when impossible, and counted in `hostile_values`.
 //
 // Every transition is wait-free (one atomic add): a reader cannot hold the writer up. One thread.
@@ -29,7 +30,7 @@ namespace foreload {
 
 struct TableOptions {
   std::uint32_t engine_id = 0;
-  std::uint32_t slot_count = 0;        // 1 to kArenaSlotsMax
+  std::uint32_t slot_count = 0;  // 1 to kArenaSlotsMax
   std::uint64_t boot_token = 0;
   std::uint64_t layer_group_mask = 0;  // the groups of a whole block; not 0
 };
@@ -119,10 +120,10 @@ class TableWriter {
   void SetBucket(std::uint64_t bucket, std::uint32_t slot_plus_one);
 
   SharedMemory memory_;
-  fl_table_header header_{};             // as written; never read back
+  fl_table_header header_{};  // as written; never read back
   std::vector<Slot> slots_;
-  std::vector<std::uint32_t> buckets_;   // slot + 1; 0: empty
-  std::uint32_t readers_ = 0;            // bits that are in use
+  std::vector<std::uint32_t> buckets_;  // slot + 1; 0: empty
+  std::uint32_t readers_ = 0;           // bits that are in use
   std::array<ReaderCounters, FL_READERS_MAX> seen_{};
   ReaderCounters totals_;
   std::uint32_t used_cursor_ = 0;

@@ -3,7 +3,7 @@
 // - Demand first, always; inside a class, earliest deadline first, then order of submission.
 // - Prefetch in flight is capped at max(one part, 100 us of the link) while demand was seen on it within 50 ms; else
 // the
-//   backend's full depth. The cap falls at the next demand (DESIGN section 8).
+//   backend's full depth. The cap falls at the next demand.
 // - A job is one or more parts that succeed or fail together: its completion comes once, after the terminal event of
 //   every part that was submitted; after the first failure no further part of it is submitted.
 // - A job past its deadline that was not submitted yet ends as kTimeout. Cancel ends what is queued; a job with a part

@@ -30,9 +30,13 @@ std::uint8_t FillOf(std::uint64_t boot_token, std::uint64_t number) {
   return static_cast<std::uint8_t>(boot_token * 16 + number % 16);
 }
 
-FakeSidecar::FakeSidecar(FakeOptions given) : options(std::move(given)) { Listen(); }
+FakeSidecar::FakeSidecar(FakeOptions given) : options(std::move(given)) {
+  Listen();
+}
 
-FakeSidecar::~FakeSidecar() { Stop(); }
+FakeSidecar::~FakeSidecar() {
+  Stop();
+}
 
 void FakeSidecar::Listen() {
   ::unlink(options.path.c_str());
@@ -115,7 +119,8 @@ bool FakeSidecar::Serve(Peer& peer) {
   return true;
 }
 
-void FakeSidecar::Reply(Peer& peer, ControlMessage& message, std::uint64_t request, const std::vector<int>& descriptors) {
+void FakeSidecar::Reply(Peer& peer, ControlMessage& message, std::uint64_t request,
+                        const std::vector<int>& descriptors) {
   message.set_request(request);
   message.set_boot_token(options.boot_token);
   std::vector<UniqueFd> copies;
@@ -203,8 +208,7 @@ void FakeSidecar::Handle(Peer& peer, const ControlMessage& message, std::vector<
 void FakeSidecar::BringIntoForce() {
   const bool scheduled = std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->scheduler; });
   if (table_ != nullptr || options.mode != "on" || arenas_.size() < options.ranks || !scheduled) return;
-  auto table = TableWriter::Create(
-      {.slot_count = slots_, .boot_token = options.boot_token, .layer_group_mask = 1});
+  auto table = TableWriter::Create({.slot_count = slots_, .boot_token = options.boot_token, .layer_group_mask = 1});
   FORELOAD_CHECK(table.ok(), table.status().message().c_str());
   table_ = std::make_unique<TableWriter>(std::move(table).value());
   const auto digests = DigestsOf(0, options.preload);

@@ -28,11 +28,11 @@ struct FakeOptions {
   std::string path;
   std::uint64_t boot_token = 1;
   std::uint32_t ranks = 1;
-  std::uint32_t preload = 0;            // blocks 0 .. n of namespace 0 become READY in slots 0 .. n
+  std::uint32_t preload = 0;  // blocks 0 .. n of namespace 0 become READY in slots 0 .. n
   std::string mode = "on";
   bool answer_fetches = true;
-  bool hang_up_after_grant = false;     // ends every connection once an arena is in force, and accepts no more
-  std::string refuse;                   // registration is refused with these words
+  bool hang_up_after_grant = false;  // ends every connection once an arena is in force, and accepts no more
+  std::string refuse;                // registration is refused with these words
 };
 
 class FakeSidecar {
@@ -40,8 +40,8 @@ class FakeSidecar {
   explicit FakeSidecar(FakeOptions options);
   ~FakeSidecar();
 
-  void Run();          // until Stop; on the caller's thread
-  void Start();        // Run on a thread
+  void Run();    // until Stop; on the caller's thread
+  void Start();  // Run on a thread
   void Stop();
 
   // With the fake's thread held off; waits for a condition for up to 20 s.

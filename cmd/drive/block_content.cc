@@ -9,7 +9,9 @@ namespace foreload::drive {
 namespace {
 
 // SplitMix64's finaliser: a bijection on 64 bits.
-std::uint64_t Mix(std::uint64_t value) { return Rng(value - 0x9E3779B97F4A7C15ull).Next(); }
+std::uint64_t Mix(std::uint64_t value) {
+  return Rng(value - 0x9E3779B97F4A7C15ull).Next();
+}
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Keys and bytes of the blocks that the drive stores: both functions of (namespace, trace block id), so that whoever reads
-// a block can tell every one of its bytes from the key alone.
+// Keys and bytes of the blocks that the drive stores: both functions of (namespace, trace block id), so that whoever
+// reads a block can tell every one of its bytes from the key alone.
 #pragma once
 
 #include <array>

@@ -23,7 +23,9 @@ namespace {
 std::atomic<bool> g_interrupted{false};  // set by the signal handler alone
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-void OnSignal(int) { g_interrupted.store(true); }
+void OnSignal(int) {
+  g_interrupted.store(true);
+}
 
 std::string OwnExecutable() {
   std::array<char, PATH_MAX> path{};
@@ -36,10 +38,14 @@ bool ParsePhases(const std::string& list, std::vector<Phase>& phases) {
   while (begin <= list.size()) {
     const std::size_t end = std::min(list.find(',', begin), list.size());
     const std::string one = list.substr(begin, end - begin);
-    if (one == "demand") phases.push_back(Phase::kDemand);
-    else if (one == "prefetch") phases.push_back(Phase::kPrefetch);
-    else if (one == "observe") phases.push_back(Phase::kObserve);
-    else return false;
+    if (one == "demand")
+      phases.push_back(Phase::kDemand);
+    else if (one == "prefetch")
+      phases.push_back(Phase::kPrefetch);
+    else if (one == "observe")
+      phases.push_back(Phase::kObserve);
+    else
+      return false;
     begin = end + 1;
   }
   return !phases.empty();
@@ -58,9 +64,10 @@ void PrintLeftRunning(const LeftRunning& left) {
 }  // namespace
 
 int DriveMain(int argc, char** argv) {
-  CLI::App app{"Plays an engine against a sidecar: same requests with demand-only loading and with prefetching, every byte "
-               "verified.",
-               "foreload drive"};
+  CLI::App app{
+      "Plays an engine against a sidecar: same requests with demand-only loading and with prefetching, every byte "
+      "verified.",
+      "foreload drive"};
   RunOptions options;
   std::string scenario_name = "quickstart";
   std::string scenario_file = "bench/drive.toml";
@@ -72,7 +79,9 @@ int DriveMain(int argc, char** argv) {
   app.add_option("--trace", options.trace, "Another trace than the scenario's (Mooncake or Weka; may be .gz, .zst)");
   app.add_flag("--strict", options.strict, "A wrong line of the trace is an error");
   app.add_option("--phases", phases, "Any of demand, prefetch, observe, in order")->capture_default_str();
-  app.add_option("--repeat", options.repeat, "Runs of each phase, interleaved")->capture_default_str()->check(CLI::Range(1, 100));
+  app.add_option("--repeat", options.repeat, "Runs of each phase, interleaved")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100));
   app.add_flag("--json", json, "Print the report as JSON");
   app.add_option("--json-file", json_file, "Also write the report as JSON here");
   app.add_option("--serve", options.serve, "Executable whose `serve` is the sidecar (default: this one)");
@@ -81,7 +90,8 @@ int DriveMain(int argc, char** argv) {
   auto* connect = app.add_option("--connect", options.connect, "Control socket of a sidecar that runs already");
   app.add_option("--engine", options.engine, "With --connect: this engine's name in its configuration")->needs(connect);
   app.add_option("--kv-endpoint", options.kv_endpoint, "With --connect: where KV events are published")->needs(connect);
-  app.add_option("--kv-replay-endpoint", options.kv_replay_endpoint, "With --connect: their replay socket")->needs(connect);
+  app.add_option("--kv-replay-endpoint", options.kv_replay_endpoint, "With --connect: their replay socket")
+      ->needs(connect);
   app.add_option("--access-endpoint", options.access_endpoint, "With --connect: the access stream")->needs(connect);
   try {
     app.parse(argc, argv);

@@ -180,8 +180,8 @@ bool EngineModel::StartPrefill(TimeNs now) {
   ready_.pop_front();
   EngineRequest& request = prefill_->request;
   request.record.prefill_started = now;
-  const std::uint64_t tokens = request.trace.input_tokens -
-                               static_cast<std::uint64_t>(prefill_->have) * request.trace.block_tokens;
+  const std::uint64_t tokens =
+      request.trace.input_tokens - static_cast<std::uint64_t>(prefill_->have) * request.trace.block_tokens;
   prefill_ends_ = now + PrefillTime(tokens);
   return true;
 }

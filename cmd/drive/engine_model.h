@@ -11,7 +11,8 @@
 // `admitted_max` 1 is a synchronous connector: the prefill server waits for the loads of the request that it took. More
 // lets so many requests load while another one computes.
 //
-// Thread: one. Times are the caller's; arrivals of the trace are divided by `speed_up`, everything else is as configured.
+// Thread: one. Times are the caller's; arrivals of the trace are divided by `speed_up`, everything else is as
+// configured.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +34,13 @@ namespace foreload::drive {
 struct EngineConfig {
   double prefill_tokens_per_second = 10'000;
   double decode_seconds_per_token = 0.01;
-  std::uint32_t sequences_max = 32;     // scheduled and not finished
-  std::uint32_t admitted_max = 1;       // scheduled and not yet through prefill
+  std::uint32_t sequences_max = 32;  // scheduled and not finished
+  std::uint32_t admitted_max = 1;    // scheduled and not yet through prefill
   std::uint64_t cache_blocks = 1000;
   DurationNs demand_deadline = 1 * kSecond;
   double speed_up = 1;
-  bool priority_queue = false;          // smaller priority first, then arrival; else arrival alone
-  bool session_order = true;            // a turn arrives no earlier than the answer to the one before it
+  bool priority_queue = false;  // smaller priority first, then arrival; else arrival alone
+  bool session_order = true;    // a turn arrives no earlier than the answer to the one before it
 };
 
 struct EngineCounts {
@@ -49,7 +50,7 @@ struct EngineCounts {
   std::uint64_t fetches = 0;
   std::uint64_t fetches_refused = 0;
   std::uint64_t fetches_timed_out = 0;
-  std::uint64_t too_large = 0;          // requests that the cache could never hold: not run
+  std::uint64_t too_large = 0;  // requests that the cache could never hold: not run
 };
 
 class EngineModel {
@@ -76,7 +77,7 @@ class EngineModel {
     EngineRequest request;
     OwnCache::Lease lease;
     std::uint64_t fetch = 0;
-    std::uint32_t have = 0;       // blocks of the prefix that are in HBM now
+    std::uint32_t have = 0;  // blocks of the prefix that are in HBM now
     TimeNs fetch_started = 0;
   };
   using ActivePtr = std::unique_ptr<Active>;
@@ -104,21 +105,21 @@ class EngineModel {
   OwnCache cache_;
 
   bool source_ended_ = false;
-  ActivePtr next_;                                  // read ahead of its arrival
+  ActivePtr next_;  // read ahead of its arrival
   std::uint64_t arrivals_ = 0;
   std::map<std::pair<std::int64_t, std::uint64_t>, ActivePtr> queue_;
   // Turns that wait for the answer to the one before, by (session, stream); present while a turn is unanswered.
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::deque<ActivePtr>> sessions_;
   std::uint64_t held_back_ = 0;
-  std::uint32_t admitted_ = 0;                      // loading, ready or in prefill
+  std::uint32_t admitted_ = 0;  // loading, ready or in prefill
   std::vector<ActivePtr> loading_;
   std::deque<ActivePtr> ready_;
   ActivePtr prefill_;
   TimeNs prefill_ends_ = kTimeNever;
-  std::multimap<TimeNs, ActivePtr> decoding_;       // by their end
-  bool head_blocked_ = false;                       // the next one waits for pages, until some are released
+  std::multimap<TimeNs, ActivePtr> decoding_;  // by their end
+  bool head_blocked_ = false;                  // the next one waits for pages, until some are released
 
-  std::unordered_set<std::uint64_t> computed_;      // blocks that this run has computed
+  std::unordered_set<std::uint64_t> computed_;  // blocks that this run has computed
   std::vector<RequestRecord> finished_;
   std::vector<std::uint64_t> evicted_;
   EngineCounts counts_;

@@ -29,7 +29,9 @@ void PutUnsigned(std::string& out, std::uint64_t value) {
   }
 }
 
-void PutNil(std::string& out) { out += '\xc0'; }
+void PutNil(std::string& out) {
+  out += '\xc0';
+}
 
 void PutDouble(std::string& out, double value) {
   out += '\xcb';
@@ -58,7 +60,9 @@ void PutArrayHead(std::string& out, std::size_t size) {
   }
 }
 
-void PutMapHead(std::string& out, std::size_t pairs) { out += static_cast<char>(0x80 | pairs); }
+void PutMapHead(std::string& out, std::size_t pairs) {
+  out += static_cast<char>(0x80 | pairs);
+}
 
 void PutHash(std::string& out, const Digest& digest, HashForm form) {
   if (form == HashForm::kDigest) {

@@ -31,7 +31,9 @@ struct ContextCloser {
 };
 using Context = std::unique_ptr<void, ContextCloser>;
 
-Status ZmqError(const std::string& what) { return IoError(what + ": " + zmq_strerror(zmq_errno())); }
+Status ZmqError(const std::string& what) {
+  return IoError(what + ": " + zmq_strerror(zmq_errno()));
+}
 
 using Sequence = std::array<unsigned char, 8>;
 Sequence BigEndian(std::uint64_t value) {
@@ -127,7 +129,8 @@ class Publisher final : public KvPublisher {
         zmq_msg_close(&message);
         return;
       }
-      if (frames.size() < 4) frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
+      if (frames.size() < 4)
+        frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
       more = zmq_msg_more(&message) != 0;
       zmq_msg_close(&message);
     }
@@ -142,7 +145,8 @@ class Publisher final : public KvPublisher {
     SendReply(frames[0], "", kEndMarker, "");
   }
 
-  bool SendReply(const std::string& client, const std::string& topic, std::uint64_t number, const std::string& payload) {
+  bool SendReply(const std::string& client, const std::string& topic, std::uint64_t number,
+                 const std::string& payload) {
     const Sequence sequence = BigEndian(number);
     return zmq_send(replay_.get(), client.data(), client.size(), ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0 &&
            zmq_send(replay_.get(), "", 0, ZMQ_SNDMORE) >= 0 &&
@@ -174,8 +178,8 @@ Result<std::unique_ptr<KvPublisher>> KvPublisher::Start(const Options& options) 
   FORELOAD_ASSIGN_OR_RETURN(Socket replay, Bind(context.get(), ZMQ_ROUTER, options.replay_endpoint));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake.get() < 0) return Status::FromErrno(errno, "eventfd");
-  return std::unique_ptr<KvPublisher>(std::make_unique<Publisher>(std::move(context), std::move(live), std::move(replay),
-                                                                  std::move(wake), options.topic));
+  return std::unique_ptr<KvPublisher>(std::make_unique<Publisher>(std::move(context), std::move(live),
+                                                                  std::move(replay), std::move(wake), options.topic));
 }
 
 }  // namespace foreload::drive

@@ -1,5 +1,6 @@
-// The engine's KV-event stream: a PUB socket for live batches and a ROUTER socket that replays recent ones, as vLLM runs
-// them (three frames `topic | seq | payload`, seq 8 bytes big-endian from 0; a replay request `[b"", seq]` is answered by
+// The engine's KV-event stream: a PUB socket for live batches and a ROUTER socket that replays recent ones, as vLLM
+// runs them (three frames `topic | seq | payload`, seq 8 bytes big-endian from 0; a replay request `[b"", seq]` is
+// answered by
 // `[b"", topic, seq, payload]` for each batch kept and an end marker with seq -1).
 //
 // One thread of its own owns both sockets. Publish never blocks: a full queue drops the batch, and its sequence number
@@ -21,8 +22,8 @@ inline constexpr std::size_t kPublishQueueMax = 100'000;  // vLLM's max_queue_si
 class KvPublisher {
  public:
   struct Options {
-    std::string endpoint;          // bound
-    std::string replay_endpoint;   // bound
+    std::string endpoint;         // bound
+    std::string replay_endpoint;  // bound
     std::string topic = "kv-events";
   };
   static Result<std::unique_ptr<KvPublisher>> Start(const Options& options);

@@ -24,7 +24,8 @@ Status FromClient(int code, const std::string& what) {
     case FL_EINVAL: return InvalidArgument(message);
     case FL_EUNAVAIL: return Unavailable(message);
     case FL_ETIMEDOUT: return DeadlineExceeded(message);
-    case FL_EREFUSED: case FL_ESTATE: return FailedPrecondition(message);
+    case FL_EREFUSED:
+    case FL_ESTATE: return FailedPrecondition(message);
     case FL_EFULL: return ResourceExhausted(message);
     default: return IoError(message);
   }
@@ -152,15 +153,18 @@ class Port final : public LivePort {
     for (const Client& client : clients_) {
       fl_counters one{};
       if (fl_get_counters(client.get(), &one) != FL_OK) continue;
-      if (&client == &clients_.front()) total = one;
-      else total.stores_full += one.stores_full;
+      if (&client == &clients_.front())
+        total = one;
+      else
+        total.stores_full += one.stores_full;
     }
     return total;
   }
 
   void Announce(EngineRequest& request, RequestState state) override;
   Result<std::uint32_t> ReadReady(const EngineRequest& request, std::uint32_t first) override;
-  std::optional<std::uint64_t> StartFetch(const EngineRequest& request, std::uint32_t first, DurationNs deadline) override;
+  std::optional<std::uint64_t> StartFetch(const EngineRequest& request, std::uint32_t first,
+                                          DurationNs deadline) override;
   std::optional<FetchOutcome> PollFetch(std::uint64_t ticket) override;
   StoreOutcome Store(const EngineRequest& request, std::uint32_t index) override;
   void PublishStored(const EngineRequest& request, std::uint32_t first, std::uint32_t count) override;
@@ -379,7 +383,8 @@ StoreOutcome Port::Store(const EngineRequest& request, std::uint32_t index) {
   StoreOutcome outcome = StoreOutcome::kStored;
   for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
     FillContent(ContentSeed(name_space_, digest, rank), {static_cast<std::byte*>(slots[rank].data), rank_bytes_});
-    if (fl_store_commit(clients_[rank].get(), &slots[rank], &key, parent) != FL_OK) outcome = StoreOutcome::kUnavailable;
+    if (fl_store_commit(clients_[rank].get(), &slots[rank], &key, parent) != FL_OK)
+      outcome = StoreOutcome::kUnavailable;
   }
   return outcome;
 }
@@ -403,7 +408,8 @@ void Port::PublishRemoved(std::span<const std::uint64_t> blocks) {
 Result<std::unique_ptr<LivePort>> LivePort::Open(const LivePortOptions& options) {
   if (options.ranks == 0 || options.ranks > kRanksMax) return InvalidArgument("ranks must be 1 to 16");
   if (options.layer_groups == 0 || options.layer_groups > 64) return InvalidArgument("layer_groups must be 1 to 64");
-  if (options.block_bytes == 0 || options.block_bytes % (kExtentAlignment * options.ranks * options.layer_groups) != 0) {
+  if (options.block_bytes == 0 ||
+      options.block_bytes % (kExtentAlignment * options.ranks * options.layer_groups) != 0) {
     return InvalidArgument("block_bytes must be a multiple of 64 x ranks x layer_groups");
   }
   auto port = std::make_unique<Port>(options);

@@ -19,8 +19,12 @@ std::string Fixed(double value, int digits) {  // no locale
   return {buffer, result.ptr};
 }
 
-std::string Milliseconds(double seconds) { return Fixed(seconds * 1e3, seconds < 0.01 ? 2 : 1) + " ms"; }
-std::string Percent(double share) { return Fixed(share * 100, 1) + " %"; }
+std::string Milliseconds(double seconds) {
+  return Fixed(seconds * 1e3, seconds < 0.01 ? 2 : 1) + " ms";
+}
+std::string Percent(double share) {
+  return Fixed(share * 100, 1) + " %";
+}
 std::string Bytes(double bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   std::size_t unit = 0;
@@ -30,8 +34,12 @@ std::string Bytes(double bytes) {
   }
   return Fixed(bytes, unit == 0 ? 0 : 1) + " " + kUnits[unit];
 }
-std::string Count(double value) { return value < 0 ? "-" : Fixed(value, 0); }
-std::string Share(double value) { return value < 0 ? "-" : Percent(value); }
+std::string Count(double value) {
+  return value < 0 ? "-" : Fixed(value, 0);
+}
+std::string Share(double value) {
+  return value < 0 ? "-" : Percent(value);
+}
 
 std::string Pad(std::string text, std::size_t width, bool right) {
   if (text.size() >= width) return text;
@@ -39,7 +47,9 @@ std::string Pad(std::string text, std::size_t width, bool right) {
   return right ? space + text : text + space;
 }
 
-double Seconds(DurationNs duration) { return static_cast<double>(duration) / 1e9; }
+double Seconds(DurationNs duration) {
+  return static_cast<double>(duration) / 1e9;
+}
 
 class Table {
  public:
@@ -102,7 +112,7 @@ PhaseSummary::Ledger LedgerOf(const std::vector<const PhaseRun*>& runs, const st
   return ledger;
 }
 
-void LedgerRows(Table& table, const std::string& name, PhaseSummary::Ledger PhaseSummary::* ledger) {
+void LedgerRows(Table& table, const std::string& name, PhaseSummary::Ledger PhaseSummary::*ledger) {
   table.Row("prefetch into " + name + ": issued", [&](const PhaseSummary& p) { return Count((p.*ledger).issued); });
   table.Row("  useful", [&](const PhaseSummary& p) { return Count((p.*ledger).useful); });
   table.Row("  late", [&](const PhaseSummary& p) { return Count((p.*ledger).late); });
@@ -125,8 +135,9 @@ std::string Conditions(const Report& report) {
   line("scenario", s.name + ": " + s.about);
   line("workload", report.workload);
   line("requests, prompt / output tokens",
-       std::to_string(p.requests) + ", mean " + Fixed(static_cast<double>(p.input_tokens) / std::max(1.0, static_cast<double>(p.requests)), 0) +
-           " / " + Fixed(static_cast<double>(p.output_tokens) / std::max(1.0, static_cast<double>(p.requests)), 0));
+       std::to_string(p.requests) + ", mean " +
+           Fixed(static_cast<double>(p.input_tokens) / std::max(1.0, static_cast<double>(p.requests)), 0) + " / " +
+           Fixed(static_cast<double>(p.output_tokens) / std::max(1.0, static_cast<double>(p.requests)), 0));
   line("blocks", std::to_string(p.blocks) + " accesses, " + std::to_string(p.unique_blocks) + " unique, " +
                      Percent(static_cast<double>(p.shared_blocks) / std::max(1.0, static_cast<double>(p.blocks))) +
                      " of accesses shareable; " + std::to_string(p.block_tokens) + " tokens, " +
@@ -148,11 +159,11 @@ std::string Conditions(const Report& report) {
     line("sidecar", "already running; memory and links as it is configured");
   }
   const double block_seconds = p.block_tokens / s.engine.prefill_tokens_per_second;
-  line("one block takes", Milliseconds(block_seconds) + " to recompute, " +
-                              Milliseconds(static_cast<double>(s.block_bytes) / std::max(1.0, s.ssd_bytes_per_second)) +
-                              " from SSD, " +
-                              Milliseconds(static_cast<double>(s.block_bytes) / std::max(1.0, s.dram_to_hbm_bytes_per_second)) +
-                              " from DRAM");
+  line("one block takes",
+       Milliseconds(block_seconds) + " to recompute, " +
+           Milliseconds(static_cast<double>(s.block_bytes) / std::max(1.0, s.ssd_bytes_per_second)) + " from SSD, " +
+           Milliseconds(static_cast<double>(s.block_bytes) / std::max(1.0, s.dram_to_hbm_bytes_per_second)) +
+           " from DRAM");
   line("time", "trace x " + Fixed(s.speed_up, 1) + ", " + Fixed(p.span_seconds, 1) + " s of arrivals; offered load " +
                    Fixed(p.offered_load(), 2) + " (mean service " +
                    Milliseconds(p.service_seconds / std::max(1.0, static_cast<double>(p.requests))) +
@@ -281,9 +292,9 @@ std::string ReportText(const Report& report) {
   const PhaseSummary* demand = Find(phases, Phase::kDemand);
   const PhaseSummary* prefetch = Find(phases, Phase::kPrefetch);
   if (demand != nullptr && prefetch != nullptr && demand->stall_total > 0) {
-    text += "\nStall with prefetch: " + Fixed(prefetch->stall_total / demand->stall_total, 2) + " x demand-only. TTFT p50: " +
-            Fixed(prefetch->ttft_p50 / std::max(demand->ttft_p50, 1e-9), 2) + " x, p99: " +
-            Fixed(prefetch->ttft_p99 / std::max(demand->ttft_p99, 1e-9), 2) + " x.\n";
+    text += "\nStall with prefetch: " + Fixed(prefetch->stall_total / demand->stall_total, 2) +
+            " x demand-only. TTFT p50: " + Fixed(prefetch->ttft_p50 / std::max(demand->ttft_p50, 1e-9), 2) +
+            " x, p99: " + Fixed(prefetch->ttft_p99 / std::max(demand->ttft_p99, 1e-9), 2) + " x.\n";
   }
   if (const std::uint64_t wrong = Mismatches(report); wrong > 0) {
     text += "\nWRONG BYTES: " + std::to_string(wrong) + " mismatches. This is a bug; nothing else here counts.\n";

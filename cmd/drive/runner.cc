@@ -18,10 +18,10 @@ constexpr DurationNs kReadyTimeout = 30 * kSecond;
 constexpr DurationNs kReadySlice = 200 * kMillisecond;
 constexpr DurationNs kStatusTimeout = 5 * kSecond;
 constexpr DurationNs kPurgeTimeout = 30 * kSecond;
-constexpr DurationNs kWakeMax = 100 * kMillisecond;      // of one sleep: interrupts and the sidecar's death are noticed
+constexpr DurationNs kWakeMax = 100 * kMillisecond;  // of one sleep: interrupts and the sidecar's death are noticed
 constexpr DurationNs kProgressTerminal = 500 * kMillisecond;
 constexpr DurationNs kProgressLog = 10 * kSecond;
-constexpr double kRunSecondsSlack = 120;                 // beyond four times the span of arrivals, the run has failed
+constexpr double kRunSecondsSlack = 120;  // beyond four times the span of arrivals, the run has failed
 
 class Progress {
  public:
@@ -150,7 +150,8 @@ class Runner {
     const TimeNs start = MonotonicNow();
     EngineModel model(scenario_.engine, *source, *port, start);
     const std::string label =
-        PhaseName(phase) + (options_.repeat > 1 ? " " + std::to_string(repeat + 1) + "/" + std::to_string(options_.repeat) : "");
+        PhaseName(phase) +
+        (options_.repeat > 1 ? " " + std::to_string(repeat + 1) + "/" + std::to_string(options_.repeat) : "");
     const Status status = Loop(model, *port, sidecar, label);
 
     PhaseRun run;
@@ -217,9 +218,9 @@ class Runner {
 Status RunPhases(const RunOptions& options, Report& report, LeftRunning& left) {
   report.scenario = options.scenario;
   report.own_sidecar = options.connect.empty();
-  report.workload = !options.trace.empty()         ? options.trace
-                    : options.scenario.generated   ? "generator, seed " + std::to_string(options.scenario.seed)
-                                                   : options.scenario.trace;
+  report.workload = !options.trace.empty()       ? options.trace
+                    : options.scenario.generated ? "generator, seed " + std::to_string(options.scenario.seed)
+                                                 : options.scenario.trace;
   return Runner(options, report, left).Run();
 }
 

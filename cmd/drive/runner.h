@@ -1,5 +1,5 @@
-// Runs the phases of a comparison, each against a sidecar of its own (fresh memory, fresh SSD store) or, with `connect`,
-// against one that runs already (then each phase has its own namespace, which is purged afterwards).
+// Runs the phases of a comparison, each against a sidecar of its own (fresh memory, fresh SSD store) or, with
+// `connect`, against one that runs already (then each phase has its own namespace, which is purged afterwards).
 #pragma once
 
 #include <atomic>
@@ -14,16 +14,16 @@ namespace foreload::drive {
 
 struct RunOptions {
   Scenario scenario;
-  std::string trace;                     // instead of the scenario's
+  std::string trace;  // instead of the scenario's
   bool strict = false;
-  std::vector<Phase> phases;             // in order
-  std::uint32_t repeat = 1;              // of the whole order: interleaved, so that drift touches all phases alike
-  std::string serve;                     // executable of the sidecar
+  std::vector<Phase> phases;  // in order
+  std::uint32_t repeat = 1;   // of the whole order: interleaved, so that drift touches all phases alike
+  std::string serve;          // executable of the sidecar
   std::string work_folder;
-  bool keep_serving = false;             // of the last sidecar
+  bool keep_serving = false;  // of the last sidecar
   // An existing sidecar instead.
-  std::string connect;                   // its control socket
-  std::string engine = "drive";          // its configured name for this engine
+  std::string connect;           // its control socket
+  std::string engine = "drive";  // its configured name for this engine
   std::string kv_endpoint;
   std::string kv_replay_endpoint;
   std::string access_endpoint;

@@ -216,7 +216,8 @@ Result<Scenario> ParseScenario(std::string_view text, const std::string& file, c
     seen.insert(key_name);
     if (!known) {
       const std::string nearest = NearestKey(bindings, key_name);
-      fault(value.line, "unknown key `" + key_name + "`" + (nearest.empty() ? "" : "; did you mean `" + nearest + "`?"));
+      fault(value.line,
+            "unknown key `" + key_name + "`" + (nearest.empty() ? "" : "; did you mean `" + nearest + "`?"));
     } else if (!expected.empty()) {
       fault(value.line, "`" + key_name + "` must be " + expected);
     }
@@ -281,10 +282,14 @@ std::vector<std::pair<std::string, std::string>> DescribeScenario(const Scenario
       text = std::visit(
           [](auto* field) -> std::string {
             using T = std::remove_pointer_t<decltype(field)>;
-            if constexpr (std::is_same_v<T, std::string>) return *field;
-            else if constexpr (std::is_same_v<T, bool>) return *field ? "true" : "false";
-            else if constexpr (std::is_same_v<T, double>) return service::FormatNumber(*field);
-            else return std::to_string(*field);
+            if constexpr (std::is_same_v<T, std::string>)
+              return *field;
+            else if constexpr (std::is_same_v<T, bool>)
+              return *field ? "true" : "false";
+            else if constexpr (std::is_same_v<T, double>)
+              return service::FormatNumber(*field);
+            else
+              return std::to_string(*field);
           },
           key.field);
     }

@@ -25,9 +25,9 @@ struct Scenario {
 
   // workload
   bool generated = true;
-  std::string trace;                   // below the data folder, unless absolute
+  std::string trace;  // below the data folder, unless absolute
   std::uint64_t requests = 0;
-  std::uint64_t sessions = 0;          // of a trace of sessions; 0: all
+  std::uint64_t sessions = 0;            // of a trace of sessions; 0: all
   std::uint64_t trace_block_tokens = 0;  // 0: the format's own
   DurationNs session_spread = 0;
   DurationNs session_gap_max = 0;
@@ -37,7 +37,7 @@ struct Scenario {
 
   // engine
   EngineConfig engine;
-  std::uint64_t block_bytes = 0;       // of all ranks together
+  std::uint64_t block_bytes = 0;  // of all ranks together
   std::uint32_t ranks = 1;
   std::uint32_t layer_groups = 1;
   std::uint32_t arena_slots = 0;
@@ -50,7 +50,7 @@ struct Scenario {
   std::uint64_t ssd_segment_bytes = 0;
   double dram_to_hbm_bytes_per_second = 0;  // throttles, and the sidecar's first guess
   double ssd_bytes_per_second = 0;
-  DurationNs dram_to_hbm_latency = 0;       // first guess alone
+  DurationNs dram_to_hbm_latency = 0;  // first guess alone
   DurationNs ssd_latency = 0;
 
   replay::ServiceRates rates() const {

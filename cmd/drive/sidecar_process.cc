@@ -142,7 +142,9 @@ Status SidecarProcess::Stop() {
   return OkStatus();
 }
 
-void SidecarProcess::Detach() { detached_ = true; }
+void SidecarProcess::Detach() {
+  detached_ = true;
+}
 
 SidecarProcess::~SidecarProcess() {
   if (detached_) return;

@@ -1,5 +1,5 @@
-// A sidecar of the drive's own: a fresh folder with its configuration, state, sockets and SSD store, and the process that
-// serves it. The folder is removed with the object unless the sidecar is left running.
+// A sidecar of the drive's own: a fresh folder with its configuration, state, sockets and SSD store, and the process
+// that serves it. The folder is removed with the object unless the sidecar is left running.
 #pragma once
 
 #include <sys/types.h>
@@ -14,10 +14,10 @@
 namespace foreload::drive {
 
 struct SidecarOptions {
-  std::string executable;        // run as `executable serve --config FILE`
-  std::string parent_folder;     // of the fresh folder; holds the SSD tier
+  std::string executable;     // run as `executable serve --config FILE`
+  std::string parent_folder;  // of the fresh folder; holds the SSD tier
   bool observe = false;
-  bool outlive = false;          // it may go on after this process has ended
+  bool outlive = false;  // it may go on after this process has ended
 };
 
 class SidecarProcess {

@@ -5,9 +5,9 @@
 namespace foreload::core {
 namespace {
 
-constexpr double kServiceRate = 1.0 / 8;                // of the scheduling interval's average
-constexpr double kServiceMaxNs = 60e9;                  // a longer gap says that the engine was blocked, not slow
-constexpr std::uint32_t kAnonymousLookBack = 64;        // last blocks of a prompt among which an earlier end is looked for
+constexpr double kServiceRate = 1.0 / 8;          // of the scheduling interval's average
+constexpr double kServiceMaxNs = 60e9;            // a longer gap says that the engine was blocked, not slow
+constexpr std::uint32_t kAnonymousLookBack = 64;  // last blocks of a prompt among which an earlier end is looked for
 
 }  // namespace
 
@@ -138,7 +138,8 @@ void Admission::Enter(std::uint32_t i, std::span<const BlockId> blocks) {
   Request& request = requests_[i];
   request.key.serial = next_serial_++;
   request.key.request = i;
-  if (request.expected_start != kTimeNever) request.expected_start = std::clamp<TimeNs>(request.expected_start, 0, kTimeMax);
+  if (request.expected_start != kTimeNever)
+    request.expected_start = std::clamp<TimeNs>(request.expected_start, 0, kTimeMax);
   LinkChain(blocks, request.blocks);
   request.waits = true;
   ++waiting_;
@@ -151,7 +152,8 @@ void Admission::Enter(std::uint32_t i, std::span<const BlockId> blocks) {
   engine.queue.insert(request.key);
   if (request.announced) {
     if (request.expires == kTimeNever) {
-      const TimeNs from = request.expected_start == kTimeNever ? state_.now : std::max(state_.now, request.expected_start);
+      const TimeNs from =
+          request.expected_start == kTimeNever ? state_.now : std::max(state_.now, request.expected_start);
       request.expires = Later(from, state_.config.prefetch_ttl_ns);
     }
     expiries_.insert({request.expires, i});
@@ -160,7 +162,8 @@ void Admission::Enter(std::uint32_t i, std::span<const BlockId> blocks) {
   state_.plan_due = true;
 }
 
-std::uint32_t Admission::MatchSession(const RequestQueued& event, std::span<const BlockId> blocks, std::uint32_t& turn) {
+std::uint32_t Admission::MatchSession(const RequestQueued& event, std::span<const BlockId> blocks,
+                                      std::uint32_t& turn) {
   std::uint64_t key = SessionKey(event.session);
   if (key == kNoSession && !blocks.empty()) {
     // Without an id it goes on from the deepest block at which an earlier request ended, or starts anew.
@@ -257,8 +260,7 @@ void Admission::StopWaiting(std::uint32_t i) {
 
 // Last block first, so that a chain stands in every list with its leaf as the coldest.
 void Admission::TouchChain(std::span<const BlockId> blocks, const Request& request) {
-  const std::uint16_t return_class =
-      ReturnClass(request.kind, request.turn, static_cast<std::uint32_t>(blocks.size()));
+  const std::uint16_t return_class = ReturnClass(request.kind, request.turn, static_cast<std::uint32_t>(blocks.size()));
   const std::uint64_t session = request.session == kNone ? kNoSession : state_.sessions[request.session].key;
   Engine& engine = state_.EngineAt(request.engine);
   for (std::size_t k = blocks.size(); k > 0; --k) {

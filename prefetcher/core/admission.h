@@ -1,7 +1,9 @@
-// The admission model: live requests in their engine's order, the blocks that each needs, and when it will be scheduled.
+// The admission model: live requests in their engine's order, the blocks that each needs, and when it will be
+// scheduled.
 //
-// A request *waits* for its blocks from RequestQueued until its first token (or end); while it does, they count as wanted.
-// It names them, for the catalog, until it ends. Announced requests wait too, but only expire: nobody promised them.
+// A request *waits* for its blocks from RequestQueued until its first token (or end); while it does, they count as
+// wanted. It names them, for the catalog, until it ends. Announced requests wait too, but only expire: nobody promised
+// them.
 #pragma once
 
 #include <array>
@@ -19,7 +21,7 @@ namespace foreload::core {
 enum class RequestPhase : std::uint8_t { kQueued, kScheduled, kRunning };
 
 struct Request {
-  RequestId id;                       // invalid: made by a prefetch hint
+  RequestId id;  // invalid: made by a prefetch hint
   EngineId engine;
   std::uint32_t session = kNone;
   RequestKind kind = RequestKind::kUnknown;
@@ -27,11 +29,11 @@ struct Request {
   QueueKey key;
   std::uint32_t turn = 0;
   TimeNs expected_start = kTimeNever;
-  TimeNs expires = kTimeNever;        // announced or hinted: given up then
+  TimeNs expires = kTimeNever;  // announced or hinted: given up then
   bool announced = false;
-  bool waits = false;                 // its blocks count as wanted
+  bool waits = false;  // its blocks count as wanted
   bool held_out = false;
-  std::vector<BlockId> blocks;        // known ones, in prefix order
+  std::vector<BlockId> blocks;  // known ones, in prefix order
   // Planning: blocks before `settled` are held, ready or loading; true `done` when nothing after it can be used.
   std::uint64_t plan_epoch = 0;
   std::uint32_t settled = 0;

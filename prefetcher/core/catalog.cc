@@ -56,7 +56,8 @@ std::uint32_t Catalog::ObtainCopy(BlockId id, EngineId engine) {
 
 void Catalog::ReleaseCopyIfEmpty(std::uint32_t index) {
   Copy& copy = copies_[index];
-  if (copy.in_view_list || copy.slot != kNone || copy.wanted > 0 || copy.demand_refs > 0 || copy.arena_children > 0) return;
+  if (copy.in_view_list || copy.slot != kNone || copy.wanted > 0 || copy.demand_refs > 0 || copy.arena_children > 0)
+    return;
   Block& block = At(copy.block);
   if (block.first_copy == index) {
     block.first_copy = copy.next;

@@ -23,26 +23,26 @@ enum class BlockList : std::uint8_t { kNotListed, kIdle, kDram };
 
 struct Block {
   BlockId parent;
-  std::uint32_t children = 0;          // known blocks whose parent this is
-  std::uint32_t dram_children = 0;     // of those with a DRAM copy or one on the way
-  std::uint32_t first_copy = kNone;    // list of Copy
-  std::uint32_t request_refs = 0;      // live requests that name it
-  std::uint32_t wanted = 0;            // of those that still wait for it, in any engine
-  std::uint32_t demand_refs = 0;       // live demands that wait for it, in any engine
-  std::uint32_t slots = 0;             // of any arena that hold it, retiring ones included
-  std::uint32_t transfers = 0;         // running, of any kind
-  std::uint32_t dram_transfers = 0;    // of those that read or write the DRAM copy
-  std::uint32_t dram_load = kNone;     // the transfer that fills the DRAM copy, while kLoading or kStoring
-  std::uint32_t uses = 0;              // requests that were scheduled with it
-  std::uint32_t purge_refs = 0;        // purges under way: invisible while > 0
-  std::uint16_t return_class = 0;      // of the request that used it last
-  std::uint8_t failures = 0;           // loads that failed in a row
+  std::uint32_t children = 0;        // known blocks whose parent this is
+  std::uint32_t dram_children = 0;   // of those with a DRAM copy or one on the way
+  std::uint32_t first_copy = kNone;  // list of Copy
+  std::uint32_t request_refs = 0;    // live requests that name it
+  std::uint32_t wanted = 0;          // of those that still wait for it, in any engine
+  std::uint32_t demand_refs = 0;     // live demands that wait for it, in any engine
+  std::uint32_t slots = 0;           // of any arena that hold it, retiring ones included
+  std::uint32_t transfers = 0;       // running, of any kind
+  std::uint32_t dram_transfers = 0;  // of those that read or write the DRAM copy
+  std::uint32_t dram_load = kNone;   // the transfer that fills the DRAM copy, while kLoading or kStoring
+  std::uint32_t uses = 0;            // requests that were scheduled with it
+  std::uint32_t purge_refs = 0;      // purges under way: invisible while > 0
+  std::uint16_t return_class = 0;    // of the request that used it last
+  std::uint8_t failures = 0;         // loads that failed in a row
   DramState dram = DramState::kAbsent;
   BlockList list = BlockList::kNotListed;
   bool known = false;
   bool ssd = false;
-  bool dram_doomed = false;            // corrupt or purged: freed when its last transfer ends
-  bool demoted = false;                // by a hint, until used
+  bool dram_doomed = false;  // corrupt or purged: freed when its last transfer ends
+  bool demoted = false;      // by a hint, until used
   bool ever_used = false;
   bool retain_until_used = false;
   std::uint64_t bytes = 0;             // as stored; 0: unknown, never stored here
@@ -50,11 +50,11 @@ struct Block {
   std::uint64_t dirty_serial = 0;      // order of stores, for flush
   TimeNs dirty_since = 0;
   TimeNs last_use = 0;
-  TimeNs retry_at = 0;                 // no prefetch of it before
+  TimeNs retry_at = 0;  // no prefetch of it before
   TimeNs retain_until = 0;
   TimeNs pin_until = 0;
-  PrefetchMark dram_mark;              // landed by prefetch, not consumed yet
-  ListLink link;                       // idle list, or DRAM list from cold to hot
+  PrefetchMark dram_mark;  // landed by prefetch, not consumed yet
+  ListLink link;           // idle list, or DRAM list from cold to hot
   ListLink dirty_link;
 
   bool DramReadable() const { return dram >= DramState::kClean && !dram_doomed && purge_refs == 0; }
@@ -65,11 +65,11 @@ struct Block {
 struct Copy {
   BlockId block;
   EngineId engine;
-  std::uint32_t next = kNone;       // next copy of the block
-  std::uint32_t view_refs = 0;      // announcements by the engine's own cache, valid in view_epoch
+  std::uint32_t next = kNone;   // next copy of the block
+  std::uint32_t view_refs = 0;  // announcements by the engine's own cache, valid in view_epoch
   std::uint32_t view_epoch = 0;
-  std::uint32_t slot = kNone;       // loading or ready
-  std::uint32_t wanted = 0;         // live requests of this engine that wait for it
+  std::uint32_t slot = kNone;  // loading or ready
+  std::uint32_t wanted = 0;    // live requests of this engine that wait for it
   std::uint32_t demand_refs = 0;
   std::uint32_t first_waiter = kNone;  // demands (demand.h)
   std::uint32_t arena_children = 0;    // children with a slot in this arena
@@ -131,7 +131,8 @@ class Catalog {
  private:
   static bool IsIdle(const Block& block) {
     return block.known && block.first_copy == kNone && block.dram == DramState::kAbsent && !block.ssd &&
-           block.request_refs == 0 && block.transfers == 0 && block.slots == 0 && block.children == 0 && block.purge_refs == 0;
+           block.request_refs == 0 && block.transfers == 0 && block.slots == 0 && block.children == 0 &&
+           block.purge_refs == 0;
   }
 
   const std::uint32_t blocks_max_;

@@ -18,22 +18,22 @@ constexpr std::array<std::uint8_t, 2> kBatchTag = {'F', 'E'};
 template <typename V, typename T>
 void Visit(V&, T&);  // only the overloads below exist
 
-#define FORELOAD_FIELDS(Type, ...)            \
-  template <typename V>                       \
-  void Visit(V& v, Type& m) {                 \
+#define FORELOAD_FIELDS(Type, ...)                                          \
+  template <typename V>                                                     \
+  void Visit(V& v, Type& m) {                                               \
     [[maybe_unused]] auto all = [&](auto&... fields) { (v(fields), ...); }; \
-    __VA_ARGS__;                              \
+    __VA_ARGS__;                                                            \
   }
 
 FORELOAD_FIELDS(BlockRange, all(m.begin, m.count))
 FORELOAD_FIELDS(LinkConfig, all(m.bytes_per_second, m.latency_ns, m.inflight_bytes_max))
-FORELOAD_FIELDS(CoreConfig, all(m.dram_bytes, m.ssd_bytes, m.links[0], m.links[1], m.links[2], m.prefetch, m.blocks_max,
-                                m.requests_max, m.request_blocks_max, m.sessions_max, m.plan_blocks_max,
-                                m.plan_loads_max, m.admission_margin, m.link_utilisation_max,
-                                m.arena_prefetch_share_max, m.prefetch_ttl_ns, m.session_promote_horizon_ns,
-                                m.session_promote_probability_min, m.dirty_age_max_ns, m.dirty_bytes_max,
-                                m.ssd_write_bytes_per_day, m.ssd_second_use_admission, m.hold_out_fraction,
-                                m.engines_max, m.slots_max, m.demands_max, m.purges_max))
+FORELOAD_FIELDS(CoreConfig,
+                all(m.dram_bytes, m.ssd_bytes, m.links[0], m.links[1], m.links[2], m.prefetch, m.blocks_max,
+                    m.requests_max, m.request_blocks_max, m.sessions_max, m.plan_blocks_max, m.plan_loads_max,
+                    m.admission_margin, m.link_utilisation_max, m.arena_prefetch_share_max, m.prefetch_ttl_ns,
+                    m.session_promote_horizon_ns, m.session_promote_probability_min, m.dirty_age_max_ns,
+                    m.dirty_bytes_max, m.ssd_write_bytes_per_day, m.ssd_second_use_admission, m.hold_out_fraction,
+                    m.engines_max, m.slots_max, m.demands_max, m.purges_max))
 
 FORELOAD_FIELDS(EngineUp, all(m.engine, m.block_tokens, m.block_bytes, m.recompute_seconds_per_token, m.policy))
 FORELOAD_FIELDS(EngineDown, all(m.engine))
@@ -82,13 +82,27 @@ FORELOAD_FIELDS(ForgetBlock, all(m.block))
 
 // ---- enums: how many values each has -------------------------------------------------------------------------------
 
-constexpr std::uint8_t EnumCount(Tier) { return kTierCount; }
-constexpr std::uint8_t EnumCount(RequestKind) { return kRequestKindCount; }
-constexpr std::uint8_t EnumCount(EnginePolicy) { return 2; }
-constexpr std::uint8_t EnumCount(HintAction) { return 5; }
-constexpr std::uint8_t EnumCount(TransferStatus) { return 8; }
-constexpr std::uint8_t EnumCount(Traffic) { return 3; }
-constexpr std::uint8_t EnumCount(StoreRefusal) { return kStoreRefusalCount; }
+constexpr std::uint8_t EnumCount(Tier) {
+  return kTierCount;
+}
+constexpr std::uint8_t EnumCount(RequestKind) {
+  return kRequestKindCount;
+}
+constexpr std::uint8_t EnumCount(EnginePolicy) {
+  return 2;
+}
+constexpr std::uint8_t EnumCount(HintAction) {
+  return 5;
+}
+constexpr std::uint8_t EnumCount(TransferStatus) {
+  return 8;
+}
+constexpr std::uint8_t EnumCount(Traffic) {
+  return 3;
+}
+constexpr std::uint8_t EnumCount(StoreRefusal) {
+  return kStoreRefusalCount;
+}
 
 // ---- writer and reader ---------------------------------------------------------------------------------------------
 

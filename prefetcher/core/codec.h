@@ -35,8 +35,8 @@ Status DecodeBatch(std::span<const std::uint8_t> bytes, EventBatch& batch);
 
 void EncodeCommands(std::span<const Command> commands, std::vector<std::uint8_t>& out);
 
-// A hash of the encoded commands that is the same on every machine and in every later version of the code that keeps the
-// encoding. Not cryptographic. Of no commands: a constant.
+// A hash of the encoded commands that is the same on every machine and in every later version of the code that keeps
+// the encoding. Not cryptographic. Of no commands: a constant.
 std::uint64_t CommandDigest(std::span<const Command> commands);
 
 }  // namespace foreload::core

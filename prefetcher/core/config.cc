@@ -13,11 +13,19 @@ constexpr double kBytesPerSecondCeiling = 1e15;
 constexpr DurationNs kDurationCeiling = 366 * 86400 * kSecond;
 constexpr std::uint64_t kBytesCeiling = 1ull << 56;
 
-Status Bad(const char* field) { return InvalidArgument(std::string("core configuration: ") + field + " is out of range"); }
+Status Bad(const char* field) {
+  return InvalidArgument(std::string("core configuration: ") + field + " is out of range");
+}
 
-bool Within(double value, double low, double high) { return value >= low && value <= high; }  // NaN is never within
-bool CountWithin(std::uint32_t value, std::uint32_t high) { return value >= 1 && value <= high; }
-bool DurationWithin(DurationNs value) { return value >= 0 && value <= kDurationCeiling; }
+bool Within(double value, double low, double high) {
+  return value >= low && value <= high;
+}  // NaN is never within
+bool CountWithin(std::uint32_t value, std::uint32_t high) {
+  return value >= 1 && value <= high;
+}
+bool DurationWithin(DurationNs value) {
+  return value >= 0 && value <= kDurationCeiling;
+}
 
 }  // namespace
 

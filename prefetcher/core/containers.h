@@ -91,8 +91,8 @@ struct ListLink {
   std::uint32_t next = kNone;
 };
 
-// A doubly linked list through the ListLink member `kLink` of elements that lie in `items`. An element is in at most one
-// list per link; who owns the element knows whether it is.
+// A doubly linked list through the ListLink member `kLink` of elements that lie in `items`. An element is in at most
+// one list per link; who owns the element knows whether it is.
 template <auto kLink>
 class IndexList {
  public:
@@ -154,7 +154,8 @@ class IndexList {
   std::uint32_t size_ = 0;
 };
 
-// 64-bit key -> index, open addressing with backward-shift deletion. Never iterated: no decision can depend on its order.
+// 64-bit key -> index, open addressing with backward-shift deletion. Never iterated: no decision can depend on its
+// order.
 class FlatMap {
  public:
   FlatMap() : cells_(64) {}

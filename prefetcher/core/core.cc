@@ -151,10 +151,16 @@ TimeNs Core::NextWake() const {
   return std::max(next, now);
 }
 
-void Core::Verify() const { VerifyParts(*impl_); }
+void Core::Verify() const {
+  VerifyParts(*impl_);
+}
 
-std::string Core::Explain(BlockId block) const { return ExplainBlock(*impl_, block); }
+std::string Core::Explain(BlockId block) const {
+  return ExplainBlock(*impl_, block);
+}
 
-const CoreStats& Core::stats() const { return impl_->state.stats; }
+const CoreStats& Core::stats() const {
+  return impl_->state.stats;
+}
 
 }  // namespace foreload::core

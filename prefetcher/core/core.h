@@ -24,10 +24,10 @@ inline constexpr std::size_t kStepEventsMax = 256;
 
 // Where one block is, as one engine could use it.
 struct BlockView {
-  bool in_engine = false;    // in the engine's own cache, as far as its KV events say
-  SlotIndex slot;            // in its arena; invalid: none
-  bool slot_ready = false;   // else loading
-  bool in_dram = false;      // wholly
+  bool in_engine = false;   // in the engine's own cache, as far as its KV events say
+  SlotIndex slot;           // in its arena; invalid: none
+  bool slot_ready = false;  // else loading
+  bool in_dram = false;     // wholly
   bool on_ssd = false;
 };
 

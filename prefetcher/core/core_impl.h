@@ -40,7 +40,7 @@ struct CoreParts {
   StorePath store_path;
   Purge purge;
   Hints hints;
-  bool work_left = false;   // bounded work that the last step did not finish
+  bool work_left = false;  // bounded work that the last step did not finish
   TimeNs last_plan = 0;
 };
 

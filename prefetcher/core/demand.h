@@ -1,9 +1,10 @@
 // Loads that a request waits for. A demand wants the longest prefix of its range that is stored here and fits; it joins
-// what is in flight, takes over what waits, and submits the rest at once and in order. It is answered exactly once: when
-// every block of that prefix has come or failed, or at its deadline; never after its engine's death or DemandDropped.
+// what is in flight, takes over what waits, and submits the rest at once and in order. It is answered exactly once:
+// when every block of that prefix has come or failed, or at its deadline; never after its engine's death or
+// DemandDropped.
 //
-// Slots and DRAM copies that a live demand waits for are evicted for nobody. Where several demands fill an arena, the one
-// that finds nothing left that could be evicted is cut there: none waits for another for ever.
+// Slots and DRAM copies that a live demand waits for are evicted for nobody. Where several demands fill an arena, the
+// one that finds nothing left that could be evicted is cut there: none waits for another for ever.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,9 @@ namespace foreload::core {
 
 enum class Wait : std::uint8_t {
   kReady,
-  kArena,      // the load into the arena is under way
-  kDram,       // the load into DRAM is under way
-  kPlace,      // waits for a slot, or for a place in DRAM
+  kArena,  // the load into the arena is under way
+  kDram,   // the load into DRAM is under way
+  kPlace,  // waits for a slot, or for a place in DRAM
   kFailed
 };
 
@@ -31,13 +32,13 @@ struct Demand {
   std::uint64_t id = 0;
   EngineId engine;
   TimeNs deadline = kTimeNever;
-  std::uint32_t asked = 0;           // blocks of the range
-  std::uint32_t usable = 0;          // blocks before the first one that is stored nowhere
-  std::uint32_t limit = 0;           // blocks before the first that has failed; only these are worked for
-  std::uint32_t open = 0;            // of those before `limit`, not ready yet
-  std::uint32_t first_place = 0;     // no block before it waits for a place
-  std::uint32_t places = 0;          // blocks before `limit` in Wait::kPlace
-  std::vector<BlockId> blocks;       // the usable ones
+  std::uint32_t asked = 0;        // blocks of the range
+  std::uint32_t usable = 0;       // blocks before the first one that is stored nowhere
+  std::uint32_t limit = 0;        // blocks before the first that has failed; only these are worked for
+  std::uint32_t open = 0;         // of those before `limit`, not ready yet
+  std::uint32_t first_place = 0;  // no block before it waits for a place
+  std::uint32_t places = 0;       // blocks before `limit` in Wait::kPlace
+  std::vector<BlockId> blocks;    // the usable ones
   std::vector<Wait> waits;
   std::vector<std::uint8_t> counted;   // 1: the block's bytes are in the result
   std::vector<std::uint32_t> waiters;  // the demand's node in each block's list
@@ -67,8 +68,8 @@ class DemandTable {
 
   void Asked(const DemandAsked& event, std::span<const BlockId> blocks);
   void Dropped(std::uint64_t demand);
-  void EngineGone(Engine& engine);   // its demands end without an answer
-  void ArenaGone(Engine& engine);    // its demands are answered with what had failed
+  void EngineGone(Engine& engine);  // its demands end without an answer
+  void ArenaGone(Engine& engine);   // its demands are answered with what had failed
 
   // After the end of a load.
   void Wake(const Transfers::Ended& ended);

@@ -28,16 +28,16 @@ struct Engine {
   bool needs_slots = false;  // a demand waits for a slot or a DRAM place
   EngineUp info;
 
-  std::uint32_t view_epoch = 1;               // copies of an older epoch are stale
-  IndexList<&Copy::view_link> view;           // copies with view_refs > 0 in this epoch
+  std::uint32_t view_epoch = 1;      // copies of an older epoch are stale
+  IndexList<&Copy::view_link> view;  // copies with view_refs > 0 in this epoch
 
   Arena arena;
-  std::set<QueueKey> queue;                   // requests that wait to be scheduled, announced ones included
-  std::vector<std::uint32_t> demands;         // live, by arrival
+  std::set<QueueKey> queue;            // requests that wait to be scheduled, announced ones included
+  std::vector<std::uint32_t> demands;  // live, by arrival
 
   // Service time, learned: how long the queue's head has waited as such when it was scheduled.
   double schedule_interval_ns = 50e6;
-  TimeNs head_since = 0;     // last scheduling, or later arrival into an empty queue
+  TimeNs head_since = 0;  // last scheduling, or later arrival into an empty queue
 
   // Rate at which slots are filled, for the residency W = capacity / insertion rate (prediction.md 6.4).
   double insert_interval_ns = 1e9;

@@ -7,7 +7,9 @@ namespace {
 
 constexpr double kRecomputeSecondsMax = 3600;  // per token: anything above is nonsense from outside
 
-double SaneSeconds(double value) { return value > 0 && value <= kRecomputeSecondsMax ? value : 0.0; }
+double SaneSeconds(double value) {
+  return value > 0 && value <= kRecomputeSecondsMax ? value : 0.0;
+}
 
 }  // namespace
 

@@ -82,7 +82,7 @@ Eviction::Room Eviction::MakeDram(std::uint64_t bytes, Purpose purpose, double g
 }
 
 std::uint32_t Eviction::PickDram(Purpose purpose, bool last_resort) {
-  IndexList<&Block::link>& list = state_.dram.list();
+  IndexList<& Block::link>& list = state_.dram.list();
   Chunks<Block>& blocks = state_.catalog.blocks();
   std::uint32_t best = kNone;
   double best_value = 0;

@@ -1,6 +1,6 @@
-// Who makes room, in the arena and in DRAM. Leaves first, from the cold end of a list, the least keep-value among a few;
-// for a guess only what is worth less than the guess (admission test, prediction.md 6.5); for a demand anything that no
-// live demand waits for.
+// Who makes room, in the arena and in DRAM. Leaves first, from the cold end of a list, the least keep-value among a
+// few; for a guess only what is worth less than the guess (admission test, prediction.md 6.5); for a demand anything
+// that no live demand waits for.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ class Eviction {
 
   enum class Room : std::uint8_t {
     kReady,
-    kComing,     // a slot is being retired; ask again after SlotFree
-    kWarmer,     // every candidate is worth more than `gain` allows
-    kNothing     // nothing can be evicted
+    kComing,  // a slot is being retired; ask again after SlotFree
+    kWarmer,  // every candidate is worth more than `gain` allows
+    kNothing  // nothing can be evicted
   };
 
   // `gain` in stall seconds saved per byte; used for kPrefetch alone.

@@ -9,7 +9,9 @@ namespace {
 constexpr DurationNs kHintTimeMax = 365ll * 86400 * kSecond;
 constexpr DurationNs kPinUntilUsedMax = 3600 * kSecond;  // a pin without ttl ends by itself
 
-DurationNs Clamp(DurationNs value) { return std::clamp<DurationNs>(value, 0, kHintTimeMax); }
+DurationNs Clamp(DurationNs value) {
+  return std::clamp<DurationNs>(value, 0, kHintTimeMax);
+}
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 // Outcome accounting: each issued prefetch ends as exactly one of useful, late, wasted, cancelled, failed
-// (DESIGN section 1, rule 6).
+//.
 //
-// A PrefetchMark is one issued prefetch. It lies in the transfer while that runs, then in the slot or DRAM copy where it
-// landed; whoever holds it live settles it once. Misuse: copying a live mark without clearing the source.
+// A PrefetchMark is one issued prefetch. It lies in the transfer while that runs, then in the slot or DRAM copy where
+// it landed; whoever holds it live settles it once. Misuse: copying a live mark without clearing the source.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,8 @@ class Ledger {
       for (const std::uint64_t n : ledger.ended) ended += n;
       for (const std::uint64_t n : ledger.ended_bytes) ended_bytes += n;
       FORELOAD_CHECK(ledger.issued == ended + ledger.live, "a prefetch was lost or counted twice");
-      FORELOAD_CHECK(ledger.issued_bytes == ended_bytes + ledger.live_bytes, "prefetched bytes were lost or counted twice");
+      FORELOAD_CHECK(ledger.issued_bytes == ended_bytes + ledger.live_bytes,
+                     "prefetched bytes were lost or counted twice");
     }
   }
 

@@ -8,17 +8,19 @@ namespace foreload::core {
 namespace {
 
 constexpr double kLearningRate = 1.0 / 16;
-constexpr DurationNs kWindowNs = 50 * kMillisecond;     // of the utilisation average (level control period, 6.6)
+constexpr DurationNs kWindowNs = 50 * kMillisecond;  // of the utilisation average (level control period, 6.6)
 constexpr double kUtilisationRate = 0.2;
-constexpr double kShadowStep = 0.1;                     // of 1 / BW per window
-constexpr double kUtilisationTarget = 0.8;              // 6.5
-constexpr std::uint64_t kBusyBytesMin = 1u << 20;       // a busy window smaller than this says nothing about bandwidth
+constexpr double kShadowStep = 0.1;                // of 1 / BW per window
+constexpr double kUtilisationTarget = 0.8;         // 6.5
+constexpr std::uint64_t kBusyBytesMin = 1u << 20;  // a busy window smaller than this says nothing about bandwidth
 constexpr double kNsPerSecond = 1e9;
 constexpr double kBytesPerSecondMin = 1.0;
 constexpr double kBytesPerSecondMax = 1e15;
-constexpr double kFinishNsMax = 4e18;                   // keeps sums of time within 64 bits
+constexpr double kFinishNsMax = 4e18;  // keeps sums of time within 64 bits
 
-double Average(double old, double sample, double rate) { return old + rate * (sample - old); }
+double Average(double old, double sample, double rate) {
+  return old + rate * (sample - old);
+}
 
 }  // namespace
 
@@ -45,7 +47,9 @@ void LinkModel::Ended(TimeNs now, std::uint64_t bytes, bool speculative) {
   if (--outstanding_ == 0) CloseBusyWindow(now);
 }
 
-void LinkModel::Promoted(std::uint64_t bytes) { speculative_bytes_ -= bytes; }
+void LinkModel::Promoted(std::uint64_t bytes) {
+  speculative_bytes_ -= bytes;
+}
 
 void LinkModel::CloseBusyWindow(TimeNs now) {
   window_busy_ns_ += now - std::max(busy_since_, window_start_);

@@ -1,8 +1,8 @@
 // What a link can do, learned from completions, and when work on it would end.
 //
-// Bandwidth is the larger of two moving averages, each of which alone is too low in one situation: bytes per service time
-// of a transfer (too low when many share the link), and bytes per busy time of the link (too low when single transfers
-// leave gaps). Latency is what a transfer that had the link for itself took beyond its bytes.
+// Bandwidth is the larger of two moving averages, each of which alone is too low in one situation: bytes per service
+// time of a transfer (too low when many share the link), and bytes per busy time of the link (too low when single
+// transfers leave gaps). Latency is what a transfer that had the link for itself took beyond its bytes.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ class LinkModel {
   double per_transfer_rate_ = 0;  // 0: nothing learned yet
   double busy_rate_ = 0;
   double latency_ns_ = 0;
-  double error_ns_ = 1e6;         // mean absolute error of predicted ends
+  double error_ns_ = 1e6;  // mean absolute error of predicted ends
   double utilisation_ = 0;
   double shadow_price_ = 0;
   std::uint64_t inflight_bytes_max_ = 0;

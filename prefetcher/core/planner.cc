@@ -7,9 +7,9 @@
 namespace foreload::core {
 namespace {
 
-constexpr std::uint32_t kRequestsPerPlan = 1024;     // looked at in one step, all engines together
-constexpr std::size_t kPromotionsMax = 1024;         // sessions waiting for promotion
-constexpr std::size_t kExpectedMax = 65536;          // hinted sessions
+constexpr std::uint32_t kRequestsPerPlan = 1024;  // looked at in one step, all engines together
+constexpr std::size_t kPromotionsMax = 1024;      // sessions waiting for promotion
+constexpr std::size_t kExpectedMax = 65536;       // hinted sessions
 constexpr std::uint32_t kPromotionsPerPlan = 8;
 // How often an announced request or a hint comes true; a router's word is good, not certain.
 constexpr double kAnnouncedProbability = 0.9;
@@ -183,16 +183,16 @@ Planner::Verdict Planner::PlanArena(Request& request, Engine& engine, std::uint3
   return Verdict::kIssued;
 }
 
-// No load that recomputing beats (DESIGN section 1, rule 4). The request starts at `start`; from there on the engine
-// could compute the blocks that are missing one after the other, this one being the n-th. A load that ends after that is
-// worse than none.
+// No load that recomputing beats. The request starts at `start`; from there on the engine
+// could compute the blocks that are missing one after the other, this one being the n-th. A load that ends after that
+// is worse than none.
 bool Planner::Pays(Request& request, const Engine& engine, std::uint32_t position, TimeNs start, bool from_ssd) {
   const Block& block = state_.catalog.At(request.blocks[position]);
   const LinkModel& ssd = state_.link(Link::kSsdToDram);
   const LinkModel& hbm = state_.link(Link::kDramToHbm);
   const double recompute = engine.recompute_block_seconds();
-  const TimeNs finish = from_ssd ? hbm.Finish(ssd.Finish(state_.now, block.bytes), block.bytes)
-                                 : hbm.Finish(state_.now, block.bytes);
+  const TimeNs finish =
+      from_ssd ? hbm.Finish(ssd.Finish(state_.now, block.bytes), block.bytes) : hbm.Finish(state_.now, block.bytes);
   if (recompute > 0) {
     const double missing = static_cast<double>(position - request.settled + 1);
     const double allowed_ns = std::min(missing * recompute * 1e9, static_cast<double>(kTimeMax));
@@ -259,7 +259,8 @@ void Planner::Promote(std::uint64_t key) {
 
   chain_.clear();
   BlockId id = session.leaf;
-  // Ids are reused: a chain that has been forgotten and replaced leads astray at worst into a useless, bounded promotion.
+  // Ids are reused: a chain that has been forgotten and replaced leads astray at worst into a useless, bounded
+  // promotion.
   while (id.valid() && state_.catalog.Find(id) != nullptr && looks_left_ > 0) {
     --looks_left_;
     chain_.push_back(id);

@@ -1,5 +1,5 @@
-// Which prefetches to issue: the exact needs of queued and announced requests, earliest predicted start first, and chains
-// of sessions that are likely to come back.
+// Which prefetches to issue: the exact needs of queued and announced requests, earliest predicted start first, and
+// chains of sessions that are likely to come back.
 //
 // For a queued request the need is certain (p = 1), and what is not loaded now is loaded as demand later: a load that
 // will be late is still begun early, unless recomputing would beat it. Announced, hinted and session loads are guesses:
@@ -57,13 +57,13 @@ class Planner {
   Transfers& transfers_;
   Eviction& eviction_;
   std::vector<Candidate> candidates_;
-  std::deque<std::uint64_t> promotions_;          // session keys
+  std::deque<std::uint64_t> promotions_;  // session keys
   std::set<std::pair<TimeNs, std::uint64_t>> expected_;
   std::vector<BlockId> chain_;
   std::uint32_t looks_left_ = 0;
   std::uint32_t loads_left_ = 0;
-  bool dram_full_ = false;                        // this step: no place in DRAM for a guess
-  std::vector<std::uint8_t> arena_full_;          // by engine
+  bool dram_full_ = false;                // this step: no place in DRAM for a guess
+  std::vector<std::uint8_t> arena_full_;  // by engine
 };
 
 }  // namespace foreload::core

@@ -1,5 +1,5 @@
-// Forgetting a namespace in every tier. From NamespacePurged on its blocks are invisible; a purge is answered when none of
-// them can be read any more: transfers have ended, slots are free, DRAM copies are gone, records are dropped.
+// Forgetting a namespace in every tier. From NamespacePurged on its blocks are invisible; a purge is answered when none
+// of them can be read any more: transfers have ended, slots are free, DRAM copies are gone, records are dropped.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ class Purge {
  private:
   struct Record {
     std::uint64_t purge = 0;
-    std::uint64_t held = 0;       // blocks that lay somewhere when it began
+    std::uint64_t held = 0;  // blocks that lay somewhere when it began
     std::vector<BlockId> blocks;
-    std::size_t next = 0;         // all before are gone
+    std::size_t next = 0;  // all before are gone
   };
   void DropEverywhere(BlockId block);
 

@@ -7,9 +7,9 @@
 namespace foreload::core {
 namespace {
 
-constexpr double kShrink = 20.0;          // n0 of 6.4
-constexpr double kPriorHazard = 0.02;     // per half octave, with nothing learned: about half return within a day
-constexpr double kCountMax = 1 << 14;     // then every count is halved: the past fades
+constexpr double kShrink = 20.0;           // n0 of 6.4
+constexpr double kPriorHazard = 0.02;      // per half octave, with nothing learned: about half return within a day
+constexpr double kCountMax = 1 << 14;      // then every count is halved: the past fades
 constexpr std::uint32_t kRefreshMax = 64;  // changes of other classes that may wait before survival is computed again
 
 struct Edges {
@@ -28,7 +28,9 @@ const Edges& AllEdges() {
 
 }  // namespace
 
-DurationNs ReturnBinEnd(std::uint32_t bin) { return AllEdges().end[std::min(bin, kReturnBins - 1)]; }
+DurationNs ReturnBinEnd(std::uint32_t bin) {
+  return AllEdges().end[std::min(bin, kReturnBins - 1)];
+}
 
 std::uint32_t ReturnBin(DurationNs idle) {
   const auto& end = AllEdges().end;

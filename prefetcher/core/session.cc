@@ -8,7 +8,9 @@ namespace foreload::core {
 namespace {
 
 // Phi by its logistic approximation, |error| < 0.01.
-double Phi(double x) { return 1.0 / (1.0 + Exp(-1.702 * std::clamp(x, -40.0, 40.0))); }
+double Phi(double x) {
+  return 1.0 / (1.0 + Exp(-1.702 * std::clamp(x, -40.0, 40.0)));
+}
 
 }  // namespace
 

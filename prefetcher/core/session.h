@@ -21,11 +21,15 @@
 namespace foreload::core {
 
 inline constexpr std::uint64_t kNoSession = UINT64_MAX;
-inline constexpr std::uint64_t SessionKey(SessionId id) { return id.valid() ? id.value : kNoSession; }
-inline constexpr std::uint64_t AnonymousKey(BlockId leaf) { return (std::uint64_t{1} << 32) | leaf.value; }
+inline constexpr std::uint64_t SessionKey(SessionId id) {
+  return id.valid() ? id.value : kNoSession;
+}
+inline constexpr std::uint64_t AnonymousKey(BlockId leaf) {
+  return (std::uint64_t{1} << 32) | leaf.value;
+}
 
-// Whether the session belongs to the permanent hold-out: by a hash of its id, so that a conversation is wholly in or out.
-// Never without an id.
+// Whether the session belongs to the permanent hold-out: by a hash of its id, so that a conversation is wholly in or
+// out. Never without an id.
 inline bool HeldOut(std::uint64_t key, double fraction) {
   const std::uint64_t hash = (key + 1) * 0x9E3779B97F4A7C15ull;
   return key < AnonymousKey(BlockId{0}) && static_cast<double>(hash >> 11) * 0x1.0p-53 < fraction;
@@ -35,14 +39,14 @@ struct Session {
   std::uint64_t key = kNoSession;
   std::uint32_t live_requests = 0;
   std::uint32_t turns = 0;
-  std::uint32_t bin = 0;            // list that it stands in while idle; kReturnBins: beyond the last edge
+  std::uint32_t bin = 0;  // list that it stands in while idle; kReturnBins: beyond the last edge
   std::uint16_t return_class = 0;
   bool idle = false;
   TimeNs idle_since = 0;
-  BlockId leaf;                     // last block of its chain
-  EngineId engine;                  // where it ran last
-  TimeNs expect_at = 0;             // hint: back at this time ...
-  DurationNs expect_sigma = 0;      // ... give or take; 0: no such hint
+  BlockId leaf;                 // last block of its chain
+  EngineId engine;              // where it ran last
+  TimeNs expect_at = 0;         // hint: back at this time ...
+  DurationNs expect_sigma = 0;  // ... give or take; 0: no such hint
   ListLink link;
 
   void Clear() { *this = Session{}; }
@@ -63,7 +67,8 @@ class SessionTable {
   // A request of it has ended; after the last one it is idle in this class.
   void Departed(TimeNs now, std::uint32_t session, std::uint16_t return_class);
 
-  // Moves at most `limit` sessions whose bin has ended to the next one; `moved(session)` sees each. True when more wait.
+  // Moves at most `limit` sessions whose bin has ended to the next one; `moved(session)` sees each. True when more
+  // wait.
   template <typename F>
   bool Advance(TimeNs now, std::uint32_t limit, F&& moved);
   // When the next one leaves its bin.

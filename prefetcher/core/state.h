@@ -1,6 +1,6 @@
 // What the parts of the core share: the tables, the time of this step, and where commands go. The parts are in files of
-// their own (transfers, eviction, admission, demand, planner, store_path, purge, hints); each holds a State& and keeps no
-// time of its own.
+// their own (transfers, eviction, admission, demand, planner, store_path, purge, hints); each holds a State& and keeps
+// no time of its own.
 #pragma once
 
 #include <algorithm>
@@ -54,8 +54,8 @@ struct State {
   std::vector<Command>* out = nullptr;  // of this step
   bool prefetch_enabled = true;
   std::vector<std::uint32_t> idle_sessions;  // became idle or entered a bin in this step: for the planner
-  bool dram_pressure = false;           // DRAM is full of what cannot be evicted: dirty blocks go out at once
-  bool plan_due = false;                // something has changed that planning could use
+  bool dram_pressure = false;                // DRAM is full of what cannot be evicted: dirty blocks go out at once
+  bool plan_due = false;                     // something has changed that planning could use
   // Grows when a block that a live request wants has lost its place, failed to get one, or become visible: every
   // request's plan starts again from its first block.
   std::uint64_t plan_epoch = 1;

@@ -9,19 +9,19 @@
 
 namespace foreload::core {
 
-// Each issued prefetch ends as exactly one of these (DESIGN section 1, rule 6).
+// Each issued prefetch ends as exactly one of these.
 enum class Outcome : std::uint8_t { kUseful, kLate, kWasted, kCancelled, kFailed };
 inline constexpr std::size_t kOutcomeCount = 5;
 
 enum class SuppressReason : std::uint8_t {
-  kRecomputeFaster,   // loading would take longer than computing the block again
-  kTooLate,           // would land after its deadline plus recompute time
-  kNoSlot,            // every slot is pinned, loading or warmer
-  kVictimWarmer,      // admission test against the victim
-  kLinkBusy,          // EDF: the link cannot carry it in time
-  kNoDram,            // no DRAM place that is worth less
+  kRecomputeFaster,  // loading would take longer than computing the block again
+  kTooLate,          // would land after its deadline plus recompute time
+  kNoSlot,           // every slot is pinned, loading or warmer
+  kVictimWarmer,     // admission test against the victim
+  kLinkBusy,         // EDF: the link cannot carry it in time
+  kNoDram,           // no DRAM place that is worth less
   kHoldOut,
-  kPolicy             // prefetch is off
+  kPolicy  // prefetch is off
 };
 inline constexpr std::size_t kSuppressReasonCount = 8;
 
@@ -30,29 +30,29 @@ enum class IgnoredReason : std::uint8_t {
   kUnknownRequest,
   kUnknownTransfer,
   kUnknownBlock,
-  kSelfParent,        // a block that is its own parent
-  kParentCycle,       // a link that would close a cycle
-  kParentConflict,    // a second, different parent: the first stays
+  kSelfParent,      // a block that is its own parent
+  kParentCycle,     // a link that would close a cycle
+  kParentConflict,  // a second, different parent: the first stays
   kTooManyRequests,
-  kTooManyBlocks,     // the catalog is full of blocks that cannot be forgotten, or a list was cut at request_blocks_max
-  kBadSlot,           // outside the grant, or not in a state that the event could follow
-  kUnknownDemand,     // also one that was answered already
-  kDuplicate,         // an id that is live already
-  kBadRange           // a BlockRange outside the batch's pool
+  kTooManyBlocks,  // the catalog is full of blocks that cannot be forgotten, or a list was cut at request_blocks_max
+  kBadSlot,        // outside the grant, or not in a state that the event could follow
+  kUnknownDemand,  // also one that was answered already
+  kDuplicate,      // an id that is live already
+  kBadRange        // a BlockRange outside the batch's pool
 };
 inline constexpr std::size_t kIgnoredReasonCount = 13;
 
-struct PrefetchLedger {           // per destination tier
+struct PrefetchLedger {  // per destination tier
   std::uint64_t issued = 0;
   std::array<std::uint64_t, kOutcomeCount> ended{};
-  std::uint64_t live = 0;         // issued == sum(ended) + live, always
+  std::uint64_t live = 0;  // issued == sum(ended) + live, always
   std::uint64_t issued_bytes = 0;
   std::array<std::uint64_t, kOutcomeCount> ended_bytes{};
   std::uint64_t live_bytes = 0;
 };
 
 struct CoreStats {
-  std::array<PrefetchLedger, kTierCount> prefetch{};   // indexed by destination Tier (kHbm, kDram)
+  std::array<PrefetchLedger, kTierCount> prefetch{};  // indexed by destination Tier (kHbm, kDram)
   std::array<std::uint64_t, kSuppressReasonCount> suppressed{};
   std::array<std::uint64_t, kIgnoredReasonCount> ignored{};
   std::array<std::uint64_t, kStoreRefusalCount> store_refused{};
@@ -75,7 +75,7 @@ struct CoreStats {
   std::uint64_t dram_bytes_used = 0;
   std::uint64_t dram_bytes_dirty = 0;
   std::uint64_t ssd_bytes_used = 0;
-  std::uint64_t blocks = 0;            // catalog entries
+  std::uint64_t blocks = 0;  // catalog entries
   std::uint64_t requests_live = 0;
   std::uint64_t sessions = 0;
   std::uint64_t spills_issued = 0;
@@ -83,8 +83,8 @@ struct CoreStats {
   std::uint64_t spills_failed = 0;
   std::array<double, kLinkCount> link_bytes_per_second{};  // learned
   std::array<DurationNs, kLinkCount> link_latency_ns{};
-  std::uint64_t lead_count = 0;        // landed prefetches that were used
-  double lead_seconds_sum = 0;         // READY until first use
+  std::uint64_t lead_count = 0;  // landed prefetches that were used
+  double lead_seconds_sum = 0;   // READY until first use
 };
 
 }  // namespace foreload::core

@@ -26,8 +26,7 @@ void StorePath::Offered(const StoreOffered& event) {
     return Refuse(event.store, StoreRefusal::kExists);
   }
   // A slot or a transfer may still have it under its first size: one block has one size.
-  const bool other_size =
-      known != nullptr && (known->slots > 0 || known->transfers > 0) && known->bytes != event.bytes;
+  const bool other_size = known != nullptr && (known->slots > 0 || known->transfers > 0) && known->bytes != event.bytes;
   if (other_size) return Refuse(event.store, StoreRefusal::kExists);
   const bool sane = event.bytes > 0 && event.bytes <= kBlockBytesMax;
   if (!sane || !admission_.Link(event.block, event.parent)) return Refuse(event.store, StoreRefusal::kNoSpace);

@@ -2,8 +2,8 @@
 //
 // The first version of a block stays. A stored block is visible when its TransferDone says ok, dirty from then until it
 // is durable, and written when it reaches dirty_age_max_ns, when there are more than dirty_bytes_max, when DRAM is full
-// of dirty blocks, or for a flush; without an SSD it is never dirty. A block whose write fails or is not admitted (write
-// budget, second use) stays in DRAM as a clean copy that is the only one.
+// of dirty blocks, or for a flush; without an SSD it is never dirty. A block whose write fails or is not admitted
+// (write budget, second use) stays in DRAM as a clean copy that is the only one.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,9 @@ Link LinkOf(TransferKind kind) {
   }
 }
 
-bool UsesLink(TransferKind kind) { return kind != TransferKind::kStore; }
+bool UsesLink(TransferKind kind) {
+  return kind != TransferKind::kStore;
+}
 
 // How a prefetch that did not land ends. One that timed out in a queue has moved nothing.
 Outcome FailedOutcome(TransferStatus status, DurationNs service_ns) {
@@ -53,7 +55,8 @@ void Transfers::LoadDram(BlockId id, Traffic traffic, TimeNs need) {
   Block& block = state_.catalog.At(id);
   state_.dram.Reserve(id, DramState::kLoading);
   const double gap = static_cast<double>(std::max<DurationNs>(state_.now - state_.dram_last_insert, 1));
-  state_.dram_insert_bytes_per_ns += kInsertRate * (static_cast<double>(block.bytes) / gap - state_.dram_insert_bytes_per_ns);
+  state_.dram_insert_bytes_per_ns +=
+      kInsertRate * (static_cast<double>(block.bytes) / gap - state_.dram_insert_bytes_per_ns);
   state_.dram_last_insert = state_.now;
   const std::uint32_t i = Begin(TransferKind::kLoadToDram, id, Link::kSsdToDram, traffic, need);
   block.dram_load = i;
@@ -73,7 +76,7 @@ void Transfers::LoadArena(BlockId id, Engine& engine, Traffic traffic, TimeNs ne
   transfer.slot = slot;
   transfer.arena_epoch = engine.arena.epoch();
   if (traffic == Traffic::kPrefetch) transfer.mark = state_.ledger.Issue(Tier::kHbm, block.bytes, transfer.id.value);
-  // A hop that another load consumed was useful (DESIGN section 7).
+  // A hop that another load consumed was useful.
   state_.ledger.Settle(Tier::kDram, block.dram_mark, Outcome::kUseful);
   state_.dram.Touch(id);
   catalog.copy(catalog.ObtainCopy(id, engine.id)).slot = slot;

@@ -1,7 +1,7 @@
 // Loads, spills and stores under way: issuing them, joining them, and what their end does to tiers, links and ledger.
 //
-// A transfer keeps its block known and its DRAM copy in place until TransferDone. One that an engine's death or a revoked
-// grant has outlived (its arena epoch is old) touches no slot when it ends.
+// A transfer keeps its block known and its DRAM copy in place until TransferDone. One that an engine's death or a
+// revoked grant has outlived (its arena epoch is old) touches no slot when it ends.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,19 @@ struct Transfer {
   std::uint32_t slot = kNone;     // kLoadToArena
   std::uint32_t arena_epoch = 0;  // kLoadToArena
   std::uint64_t bytes = 0;
-  std::uint64_t tag = 0;          // kStore: the store's id; kSpill: the block's place in the dirty queue
+  std::uint64_t tag = 0;  // kStore: the store's id; kSpill: the block's place in the dirty queue
   TimeNs predicted = 0;
   TimeNs deadline = kTimeNever;
   PrefetchMark mark;
-  bool alone = false;             // the link was idle when it was issued
-  bool speculative = false;       // counts against the link's cap for prefetch
-  bool cancelled = false;         // Cancel was sent
+  bool alone = false;        // the link was idle when it was issued
+  bool speculative = false;  // counts against the link's cap for prefetch
+  bool cancelled = false;    // Cancel was sent
 
   void Clear() { *this = Transfer{}; }
 };
 
-// A prefetch is handed over with this much after its predicted need: the mover orders by deadline and drops what is past
-// it, and a prediction is rarely exact. One constant for all keeps the order.
+// A prefetch is handed over with this much after its predicted need: the mover orders by deadline and drops what is
+// past it, and a prediction is rarely exact. One constant for all keeps the order.
 inline constexpr DurationNs kPrefetchGraceNs = 2 * kSecond;
 
 class Transfers {
@@ -82,7 +82,7 @@ class Transfers {
     TimeNs at = 0;
     std::uint64_t serial = 0;
     BlockId block;
-    EngineId engine;            // invalid: the DRAM copy
+    EngineId engine;  // invalid: the DRAM copy
   };
   std::uint32_t Begin(TransferKind kind, BlockId block, Link link, Traffic traffic, TimeNs need);
   void EndDramLoad(const Transfer& transfer, TransferStatus status, PrefetchMark mark);

@@ -138,7 +138,8 @@ class Verifier {
       if (block.dram != DramState::kAbsent) dram_bytes += block.bytes;
       if (block.dram == DramState::kDirty || block.dram == DramState::kSpilling) dirty_bytes += block.bytes;
       if (block.ssd) ssd_bytes += block.bytes;
-      FORELOAD_CHECK((block.dram == DramState::kAbsent) == (block.list != BlockList::kDram), "DRAM list and state differ");
+      FORELOAD_CHECK((block.dram == DramState::kAbsent) == (block.list != BlockList::kDram),
+                     "DRAM list and state differ");
       if (!block.parent.valid()) return;
       FORELOAD_CHECK(state_.catalog.Find(block.parent) != nullptr, "a parent was forgotten before its child");
       ++At(block.parent).children;
@@ -158,7 +159,8 @@ class Verifier {
     FORELOAD_CHECK(block.request_refs == counted.request_refs, "request references are miscounted");
     FORELOAD_CHECK(block.wanted == counted.wanted, "wants are miscounted");
     FORELOAD_CHECK(block.demand_refs == counted.demand_refs, "demand references are miscounted");
-    FORELOAD_CHECK(block.transfers == counted.transfers && block.dram_transfers == counted.transfers, "transfers miscounted");
+    FORELOAD_CHECK(block.transfers == counted.transfers && block.dram_transfers == counted.transfers,
+                   "transfers miscounted");
     FORELOAD_CHECK(block.slots == counted.slots, "slots of a block are miscounted");
     FORELOAD_CHECK(block.children == counted.children, "children are miscounted");
     FORELOAD_CHECK(block.dram_children == counted.dram_children, "children in DRAM are miscounted");
@@ -192,8 +194,8 @@ class Verifier {
       FORELOAD_CHECK(state_.stats.prefetch[tier].live == live_[tier], "a live prefetch is nowhere, or in two places");
     }
     const CoreStats& s = state_.stats;
-    const std::uint64_t found = s.needed_in_engine + s.needed_ready + s.needed_in_flight + s.needed_dram + s.needed_ssd +
-                                s.needed_absent;
+    const std::uint64_t found =
+        s.needed_in_engine + s.needed_ready + s.needed_in_flight + s.needed_dram + s.needed_ssd + s.needed_absent;
     FORELOAD_CHECK(found == s.needed_blocks, "needed blocks do not add up");
   }
 
@@ -227,7 +229,9 @@ std::string_view SlotStateName(SlotState state) {
 
 }  // namespace
 
-void VerifyParts(const CoreParts& core) { Verifier(core).Run(); }
+void VerifyParts(const CoreParts& core) {
+  Verifier(core).Run();
+}
 
 std::string ExplainBlock(const CoreParts& core, BlockId id) {
   const State& state = core.state;

@@ -48,7 +48,9 @@ void VirtualExecutor::Carry(const AcceptStore& c) {
   Push(now_, TransferDone{c.transfer, status, status == TransferStatus::kOk ? BytesOf(c.block) : 0, 0});
 }
 
-void VirtualExecutor::Carry(const RetireSlot& c) { Push(now_, SlotFree{c.engine, c.slot}); }
+void VirtualExecutor::Carry(const RetireSlot& c) {
+  Push(now_, SlotFree{c.engine, c.slot});
+}
 
 void VirtualExecutor::Queue(Link link, Traffic traffic, Job job) {
   LinkState& state = links_[static_cast<std::size_t>(link)];
@@ -93,7 +95,8 @@ void VirtualExecutor::Finish(LinkState& link) {
 void VirtualExecutor::Carry(const Promote& c) {
   for (LinkState& link : links_) {
     std::deque<Job>& queue = link.waiting[static_cast<std::size_t>(Traffic::kPrefetch)];
-    const auto found = std::find_if(queue.begin(), queue.end(), [&](const Job& job) { return job.transfer == c.transfer; });
+    const auto found =
+        std::find_if(queue.begin(), queue.end(), [&](const Job& job) { return job.transfer == c.transfer; });
     if (found == queue.end()) continue;
     link.waiting[static_cast<std::size_t>(Traffic::kDemand)].push_back(*found);
     queue.erase(found);
@@ -104,7 +107,8 @@ void VirtualExecutor::Carry(const Promote& c) {
 void VirtualExecutor::Carry(const Cancel& c) {
   for (LinkState& link : links_) {
     for (std::deque<Job>& queue : link.waiting) {
-      const auto found = std::find_if(queue.begin(), queue.end(), [&](const Job& job) { return job.transfer == c.transfer; });
+      const auto found =
+          std::find_if(queue.begin(), queue.end(), [&](const Job& job) { return job.transfer == c.transfer; });
       if (found == queue.end()) continue;
       Fail(now_, *found, TransferStatus::kCancelled);
       queue.erase(found);
@@ -130,9 +134,8 @@ TimeNs VirtualExecutor::NextEventTime() const {
 void VirtualExecutor::CollectUntil(TimeNs now, EventBatch& batch) {
   for (LinkState* link = EarliestEnd(); link != nullptr && link->ends <= now; link = EarliestEnd()) Finish(*link);
   // Ends found now may lie before answers that were pushed at a later Execute: order by time, then by arrival.
-  std::sort(done_.begin(), done_.end(), [](const Done& a, const Done& b) {
-    return a.at != b.at ? a.at < b.at : a.serial < b.serial;
-  });
+  std::sort(done_.begin(), done_.end(),
+            [](const Done& a, const Done& b) { return a.at != b.at ? a.at < b.at : a.serial < b.serial; });
   while (!done_.empty() && done_.front().at <= now) {
     batch.events.push_back(done_.front().event);
     done_.pop_front();

@@ -2,11 +2,11 @@
 // completion events that a real executor would send. For tests, `observe` mode and simulation.
 //
 // Each link serves one transfer at a time, demand before prefetch before write-behind, in order of arrival within a
-// class; a transfer that has started runs to its end. A copy out of a store ring takes no link and ends at once. Retired
-// slots are free at the next collection. Deterministic: the same calls give the same events.
+// class; a transfer that has started runs to its end. A copy out of a store ring takes no link and ends at once.
+// Retired slots are free at the next collection. Deterministic: the same calls give the same events.
 //
-// Use: Execute after each step; NextEventTime to know when something ends; CollectUntil appends what has ended by `now`,
-// earliest first. Thread: the caller's. Misuse: collecting with a time before the last one.
+// Use: Execute after each step; NextEventTime to know when something ends; CollectUntil appends what has ended by
+// `now`, earliest first. Thread: the caller's. Misuse: collecting with a time before the last one.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ class VirtualExecutor {
     TransferId transfer;
     std::uint64_t bytes = 0;
     bool to_arena = false;
-    EngineId engine;           // to_arena: its slot is retired when the load fails
+    EngineId engine;  // to_arena: its slot is retired when the load fails
     SlotIndex slot;
     std::uint64_t serial = 0;  // order of arrival, also of equal ends
   };

@@ -316,7 +316,8 @@ ControlServer::~ControlServer() {
   unlink(impl_->path.c_str());
 }
 
-void ControlServer::Send(ConnectionId connection, control::ControlMessage message, const std::vector<int>& descriptors) {
+void ControlServer::Send(ConnectionId connection, control::ControlMessage message,
+                         const std::vector<int>& descriptors) {
   message.set_boot_token(impl_->boot_token);
   const auto body = control::EncodeMessage(message);
   if (!body.ok()) {

@@ -91,18 +91,18 @@ CoreMetrics::CoreMetrics(MetricRegistry& registry) {
           counter(name, help, {{"outcome", "failed"}})};
     };
     ledgers_.emplace_back(
-        tier, Ledger{.issued = counter("foreload_prefetch_issued_blocks_total", "Prefetches issued, by destination.", {}),
-                     .issued_bytes = counter("foreload_prefetch_issued_bytes_total", "Bytes of prefetches issued.", {}),
-                     .ended = ended("foreload_prefetch_blocks_total", "Prefetches that ended, by what became of them."),
-                     .ended_bytes = ended("foreload_prefetch_bytes_total", "Bytes of prefetches that ended."),
-                     .live = &registry.AddGauge("foreload_prefetch_live_blocks",
-                                                "Prefetches under way, or landed and not yet used.",
-                                                {{"tier", tier_name}})});
+        tier,
+        Ledger{.issued = counter("foreload_prefetch_issued_blocks_total", "Prefetches issued, by destination.", {}),
+               .issued_bytes = counter("foreload_prefetch_issued_bytes_total", "Bytes of prefetches issued.", {}),
+               .ended = ended("foreload_prefetch_blocks_total", "Prefetches that ended, by what became of them."),
+               .ended_bytes = ended("foreload_prefetch_bytes_total", "Bytes of prefetches that ended."),
+               .live = &registry.AddGauge("foreload_prefetch_live_blocks",
+                                          "Prefetches under way, or landed and not yet used.", {{"tier", tier_name}})});
   }
   for (std::size_t i = 0; i < core::kSuppressReasonCount; ++i) {
-    suppressed_.emplace_back(registry.AddCounter("foreload_prefetch_suppressed_blocks_total",
-                                                 "Prefetches that were not issued, by reason.",
-                                                 {{"reason", SuppressReasonName(static_cast<core::SuppressReason>(i))}}));
+    suppressed_.emplace_back(
+        registry.AddCounter("foreload_prefetch_suppressed_blocks_total", "Prefetches that were not issued, by reason.",
+                            {{"reason", SuppressReasonName(static_cast<core::SuppressReason>(i))}}));
   }
   for (std::size_t i = 0; i < core::kIgnoredReasonCount; ++i) {
     ignored_.emplace_back(registry.AddCounter("foreload_core_ignored_events_total",
@@ -110,11 +110,12 @@ CoreMetrics::CoreMetrics(MetricRegistry& registry) {
                                               {{"reason", IgnoredReasonName(static_cast<core::IgnoredReason>(i))}}));
   }
   for (std::size_t i = 0; i < core::kStoreRefusalCount; ++i) {
-    store_refused_.emplace_back(registry.AddCounter("foreload_store_refused_blocks_total",
-                                                    "Blocks that an engine offered and that were not stored, by reason.",
-                                                    {{"reason", StoreRefusalName(static_cast<core::StoreRefusal>(i))}}));
+    store_refused_.emplace_back(registry.AddCounter(
+        "foreload_store_refused_blocks_total", "Blocks that an engine offered and that were not stored, by reason.",
+        {{"reason", StoreRefusalName(static_cast<core::StoreRefusal>(i))}}));
   }
-  const auto mirror = [&](std::uint64_t CoreStats::* field, const char* name, const char* help, MetricLabels labels = {}) {
+  const auto mirror = [&](std::uint64_t CoreStats::*field, const char* name, const char* help,
+                          MetricLabels labels = {}) {
     counters_.push_back({field, CounterMirror(registry.AddCounter(name, help, std::move(labels)))});
   };
   mirror(&CoreStats::stores_accepted, "foreload_store_accepted_blocks_total", "Blocks that engines stored.");
@@ -129,7 +130,8 @@ CoreMetrics::CoreMetrics(MetricRegistry& registry) {
          {{"tier", "dram"}});
   mirror(&CoreStats::demand_bytes_ssd, "foreload_demand_bytes_total", "Bytes that requests waited for, by source.",
          {{"tier", "ssd"}});
-  const char* needed_help = "Blocks that requests needed when they were scheduled, by where they were. Sums to the needed.";
+  const char* needed_help =
+      "Blocks that requests needed when they were scheduled, by where they were. Sums to the needed.";
   mirror(&CoreStats::needed_in_engine, "foreload_needed_blocks_total", needed_help, {{"found", "engine"}});
   mirror(&CoreStats::needed_ready, "foreload_needed_blocks_total", needed_help, {{"found", "arena_ready"}});
   mirror(&CoreStats::needed_in_flight, "foreload_needed_blocks_total", needed_help, {{"found", "arena_in_flight"}});
@@ -139,12 +141,13 @@ CoreMetrics::CoreMetrics(MetricRegistry& registry) {
   mirror(&CoreStats::spills_issued, "foreload_spill_issued_blocks_total", "Blocks handed to the SSD.");
   mirror(&CoreStats::spills_durable, "foreload_spill_durable_blocks_total", "Blocks that became durable.");
   mirror(&CoreStats::spills_failed, "foreload_spill_failed_blocks_total", "Blocks that the SSD did not take.");
-  const auto gauge = [&](std::uint64_t CoreStats::* field, const char* name, const char* help) {
+  const auto gauge = [&](std::uint64_t CoreStats::*field, const char* name, const char* help) {
     gauges_.push_back({field, &registry.AddGauge(name, help)});
   };
   gauge(&CoreStats::dram_bytes_used, "foreload_dram_used_bytes", "DRAM tier: bytes of blocks.");
   gauge(&CoreStats::dram_bytes_dirty, "foreload_dram_dirty_bytes", "DRAM tier: bytes that are not durable yet.");
-  gauge(&CoreStats::ssd_bytes_used, "foreload_ssd_used_bytes", "SSD tier: bytes of blocks, as the planner counts them.");
+  gauge(&CoreStats::ssd_bytes_used, "foreload_ssd_used_bytes",
+        "SSD tier: bytes of blocks, as the planner counts them.");
   gauge(&CoreStats::blocks, "foreload_core_catalog_blocks", "Blocks that the catalog knows.");
   gauge(&CoreStats::requests_live, "foreload_core_live_requests", "Requests queued or running.");
   gauge(&CoreStats::sessions, "foreload_core_known_sessions", "Sessions that the return model knows.");

@@ -19,7 +19,9 @@ namespace {
 
 constexpr std::uint64_t kImageAlignment = 4096;  // O_DIRECT and the SSD record's extents
 
-constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
+  return (value + to - 1) / to * to;
+}
 
 Status CheckExtents(const control::Register& request) {
   if (request.worker() && request.extents_size() == 0) return InvalidArgument("a worker must name at least one extent");
@@ -201,7 +203,8 @@ Status EngineRegistry::CheckRegister(const ControlFrame& frame, EngineInstance**
     return InvalidArgument("instance_id, name_space and layout must have 16 bytes each");
   }
   if (request.rank_count() == 0 || request.rank_count() > kRanksMax) return InvalidArgument("rank_count: 1 to 64");
-  if (request.worker() && request.rank() >= request.rank_count()) return InvalidArgument("rank must be under rank_count");
+  if (request.worker() && request.rank() >= request.rank_count())
+    return InvalidArgument("rank must be under rank_count");
   if (!request.worker() && !request.scheduler()) return InvalidArgument("neither scheduler nor worker");
   FORELOAD_RETURN_IF_ERROR(CheckExtents(request));
 
@@ -278,8 +281,8 @@ void EngineRegistry::Register(const ControlFrame& frame) {
   by_connection_.emplace(frame.connection, id);
   metrics_.registered.Add();
   metrics_.live.Set(static_cast<double>(instances_.size()));
-  spdlog::info("engine {}: pid {} registered as {}{}{}", engine->name, frame.pid, request.scheduler() ? "scheduler" : "",
-               request.scheduler() && request.worker() ? " and " : "",
+  spdlog::info("engine {}: pid {} registered as {}{}{}", engine->name, frame.pid,
+               request.scheduler() ? "scheduler" : "", request.scheduler() && request.worker() ? " and " : "",
                request.worker() ? "rank " + std::to_string(request.rank()) : std::string());
 
   control::ControlMessage reply;
@@ -316,13 +319,14 @@ Status EngineRegistry::MakeRankMemory(const EngineInstance& engine, EngineClient
   memory->slot_stride = request.slot_stride();
   const std::uint64_t bytes = request.slot_stride() * request.slot_count();
   FORELOAD_ASSIGN_OR_RETURN(memory->arena, SharedMemory::Adopt(std::move(*frame.descriptors[0]), bytes));
-  FORELOAD_ASSIGN_OR_RETURN(memory->arena_region,
-                            host_.Register({.kind = Region::Kind::kHostMemory, .base = memory->arena.data(), .bytes = bytes}));
+  FORELOAD_ASSIGN_OR_RETURN(
+      memory->arena_region,
+      host_.Register({.kind = Region::Kind::kHostMemory, .base = memory->arena.data(), .bytes = bytes}));
   std::shared_ptr<StoreLane> lane;
   if (request.store_slots() > 0) {
     const std::uint64_t fits = options_.store_ring_bytes_max / AlignUp(share, kImageAlignment);
-    const auto slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        {request.store_slots(), options_.store_slots_max, std::max<std::uint64_t>(fits, 1)}));
+    const auto slots = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>({request.store_slots(), options_.store_slots_max, std::max<std::uint64_t>(fits, 1)}));
     FORELOAD_ASSIGN_OR_RETURN(
         auto ring,
         StoreRingWriter::Create({.slot_count = slots, .slot_bytes = share, .boot_token = options_.boot_token}));
@@ -331,9 +335,9 @@ Status EngineRegistry::MakeRankMemory(const EngineInstance& engine, EngineClient
     lane->rank = client.rank;
     lane->ring = std::make_unique<StoreRingWriter>(std::move(ring));
     const auto memory_span = lane->ring->memory();
-    FORELOAD_ASSIGN_OR_RETURN(lane->region, host_.Register({.kind = Region::Kind::kHostMemory,
-                                                            .base = memory_span.data(),
-                                                            .bytes = memory_span.size()}));
+    FORELOAD_ASSIGN_OR_RETURN(
+        lane->region,
+        host_.Register({.kind = Region::Kind::kHostMemory, .base = memory_span.data(), .bytes = memory_span.size()}));
   }
   client.memory = std::move(memory);
   client.lane = std::move(lane);
@@ -502,8 +506,10 @@ void EngineRegistry::Closed(ConnectionId connection) {
   const bool scheduler_left = std::any_of(engine->clients.begin(), engine->clients.end(),
                                           [](const EngineClient& client) { return client.scheduler; });
   if (gone.worker || !scheduler_left) {
-    EndGrant(*engine, "pid " + std::to_string(gone.pid) + (gone.worker ? " (rank " + std::to_string(gone.rank) + ")" : "") +
-                          " of the engine ended", nullptr);
+    EndGrant(*engine,
+             "pid " + std::to_string(gone.pid) + (gone.worker ? " (rank " + std::to_string(gone.rank) + ")" : "") +
+                 " of the engine ended",
+             nullptr);
   } else if (gone.reader_bit && engine->grant != nullptr) {
     if (const Status status = engine->grant->table->ClearReader(*gone.reader_bit); !status.ok()) {
       TakeArena(*engine, status.message());

@@ -1,6 +1,6 @@
 // The engines that are here: their processes, ranks, layouts, arenas and store rings.
 //
-// An engine instance is one scheduler client and N rank clients (DESIGN section 7). Its arena is in force while every
+// An engine instance is one scheduler client and N rank clients. Its arena is in force while every
 // rank has granted the same number of slots and every process of it lives and is connected; then there is one table. A
 // grant that ended lives on, closed to look-ups, until the last transfer into it has ended: transfers hold it by
 // shared_ptr, and only then is its memory unmapped and a waiting RevokeArena answered.

@@ -36,7 +36,7 @@ MoveClass ClassOf(core::Traffic traffic) {
 }
 
 constexpr std::size_t kCommitsPerPoll = 64;
-constexpr std::size_t kSlotsPerScan = 1u << 16;  // 8 MiB of slots: a fraction of a millisecond
+constexpr std::size_t kSlotsPerScan = 1u << 16;    // 8 MiB of slots: a fraction of a millisecond
 constexpr DurationNs kSpillWaitMax = 2 * kSecond;  // for the SSD store to make its next segment
 
 }  // namespace
@@ -48,8 +48,8 @@ ExecutorMetrics::ExecutorMetrics(MetricRegistry& registry)
       store_bytes(registry.AddCounter("foreload_store_bytes_total", "Bytes taken out of store rings.")),
       store_bad_size(registry.AddCounter("foreload_store_dropped_blocks_total", "Committed blocks dropped, by reason.",
                                          {{"reason", "bad_size"}})),
-      store_incomplete(registry.AddCounter("foreload_store_dropped_blocks_total", "Committed blocks dropped, by reason.",
-                                           {{"reason", "rank_missing"}})),
+      store_incomplete(registry.AddCounter("foreload_store_dropped_blocks_total",
+                                           "Committed blocks dropped, by reason.", {{"reason", "rank_missing"}})),
       store_duplicate(registry.AddCounter("foreload_store_dropped_blocks_total", "Committed blocks dropped, by reason.",
                                           {{"reason", "duplicate_share"}})),
       slots_retired(registry.AddCounter("foreload_slots_retired_total", "Arena slots taken out of use.")),
@@ -104,9 +104,8 @@ void Executor::AddDramParts(const DramBlock& place, const BlockImage::Extent& ex
                             std::uint64_t other_offset, bool to_dram, std::vector<MovePart>& parts) const {
   const RegionMap there = RegionMap::Of(other, other_offset + extent.bytes);
   const std::uint64_t here = place.offset + extent.image_offset;
-  const Status status =
-      to_dram ? AppendParts(there, other_offset, parts_.dram_host, here, extent.bytes, parts)
-              : AppendParts(parts_.dram_host, here, there, other_offset, extent.bytes, parts);
+  const Status status = to_dram ? AppendParts(there, other_offset, parts_.dram_host, here, extent.bytes, parts)
+                                : AppendParts(parts_.dram_host, here, there, other_offset, extent.bytes, parts);
   FORELOAD_CHECK(status.ok(), "a block outside the DRAM slab");
 }
 
@@ -139,8 +138,8 @@ void Executor::Do(const core::LoadToDram& command) {
        .memory = {reinterpret_cast<std::byte*>(parts_.dram.Data(*place)), record->memory_bytes}});
   if (!plan.ok()) {
     parts_.dram.Free(*place);
-    return Refuse(command.transfer, plan.status().code() == StatusCode::kNotFound ? TransferStatus::kGone
-                                                                                  : TransferStatus::kIoError);
+    return Refuse(command.transfer,
+                  plan.status().code() == StatusCode::kNotFound ? TransferStatus::kGone : TransferStatus::kIoError);
   }
   std::vector<MovePart> parts = SsdParts(plan->parts, false);
   Start(*parts_.file, command.transfer, ClassOf(command.traffic), command.deadline, std::move(parts),
@@ -385,7 +384,9 @@ void Executor::Do(const core::DropSsd& command) {
   if (key != nullptr && parts_.ssd != nullptr) parts_.ssd->Drop(*key);
 }
 
-void Executor::Do(const core::ForgetBlock& command) { parts_.interner.Forget(command.block); }
+void Executor::Do(const core::ForgetBlock& command) {
+  parts_.interner.Forget(command.block);
+}
 
 void Executor::AnnounceRecovered() {
   if (parts_.ssd == nullptr) return;
@@ -474,7 +475,9 @@ void Executor::DropStore(std::uint64_t id) {
   stores_.erase(it);
 }
 
-void Executor::Do(const core::RejectStore& command) { DropStore(command.store); }
+void Executor::Do(const core::RejectStore& command) {
+  DropStore(command.store);
+}
 
 void Executor::Do(const core::AcceptStore& command) {
   const auto it = stores_.find(command.store);

@@ -158,8 +158,7 @@ void Intake::ApplyStored(EngineId engine, const telemetry::BlockStored& stored) 
       parent.reset();
       continue;
     }
-    events_.Add(core::KvStored{
-        .engine = engine, .block = *block, .parent = parent.value_or(BlockId{}), .tier = *tier});
+    events_.Add(core::KvStored{.engine = engine, .block = *block, .parent = parent.value_or(BlockId{}), .tier = *tier});
     parent = stored.chain_known ? block : std::nullopt;
   }
 }

@@ -82,7 +82,8 @@ std::optional<BlockId> BlockInterner::ResolveAlias(std::uint64_t low64, const Sc
 }
 
 const BlockKey* BlockInterner::key(BlockId block) const {
-  if (block.value >= entries_.size() || !entries_[block.value].used || entries_[block.value].provisional) return nullptr;
+  if (block.value >= entries_.size() || !entries_[block.value].used || entries_[block.value].provisional)
+    return nullptr;
   return &entries_[block.value].key;
 }
 

@@ -5,7 +5,9 @@
 
 namespace foreload::service {
 
-void ObserveAdapter::SetBlockBytes(EngineId engine, std::uint64_t bytes) { block_bytes_[engine] = bytes; }
+void ObserveAdapter::SetBlockBytes(EngineId engine, std::uint64_t bytes) {
+  block_bytes_[engine] = bytes;
+}
 
 void ObserveAdapter::After(const core::EventBatch& batch) {
   for (const core::Event& event : batch.events) {

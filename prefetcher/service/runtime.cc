@@ -38,8 +38,8 @@ namespace {
 constexpr DurationNs kUsedScanInterval = 5 * kMillisecond;
 constexpr DurationNs kPublishInterval = 200 * kMillisecond;
 constexpr DurationNs kSweepInterval = 1 * kSecond;
-constexpr DurationNs kLoopStallMax = 10 * kSecond;      // beyond it /livez fails
-constexpr int kRoundsPerTurn = 64;  // commands may answer at once with events; a turn ends all the same
+constexpr DurationNs kLoopStallMax = 10 * kSecond;  // beyond it /livez fails
+constexpr int kRoundsPerTurn = 64;                  // commands may answer at once with events; a turn ends all the same
 
 std::uint64_t RandomToken() {
   std::uint64_t token = 0;
@@ -71,7 +71,11 @@ telemetry::Dialect DialectOf(Dialect dialect) {
 
 struct Runtime::Impl {
   Impl(const ServiceConfig& config_in, MetricRegistry& registry)
-      : config(config_in), metrics(registry), telemetry_metrics(registry), core_metrics(registry), ssd_metrics(registry) {}
+      : config(config_in),
+        metrics(registry),
+        telemetry_metrics(registry),
+        core_metrics(registry),
+        ssd_metrics(registry) {}
 
   Status Open();
   Status OpenStores();
@@ -136,11 +140,11 @@ struct Runtime::Impl {
   std::atomic<bool> draining{false};
   std::atomic<bool> drained{false};
   std::atomic<TimeNs> last_turn{0};
-  mutable std::mutex mutex;                 // guards the four below
+  mutable std::mutex mutex;  // guards the four below
   std::string status = "{}";
   std::optional<ServiceConfig> reload;
-  std::vector<BlockKey> dropped;            // by the SSD store, for the core thread
-  std::vector<std::string> degraded;        // what does not work, in words
+  std::vector<BlockKey> dropped;      // by the SSD store, for the core thread
+  std::vector<std::string> degraded;  // what does not work, in words
 };
 
 // ---- start ----------------------------------------------------------------------------------------------------------
@@ -151,7 +155,8 @@ Status Runtime::Impl::OpenStores() {
   FORELOAD_ASSIGN_OR_RETURN(dram, DramStore::Create({.bytes = config.dram.capacity_bytes,
                                                      .huge_pages = config.dram.huge_pages,
                                                      .lock_memory = config.dram.lock_memory}));
-  FORELOAD_ASSIGN_OR_RETURN(auto host_map, RegionMap::Register(*host_backend, dram->base(), dram->bytes(), dram->bytes()));
+  FORELOAD_ASSIGN_OR_RETURN(auto host_map,
+                            RegionMap::Register(*host_backend, dram->base(), dram->bytes(), dram->bytes()));
   dram_host = std::move(host_map);
   host_mover = std::make_unique<Mover>(
       *host_backend, clock,
@@ -170,7 +175,8 @@ Status Runtime::Impl::OpenStores() {
   FORELOAD_ASSIGN_OR_RETURN(file_backend, MakeFileBackend(io, &choice));
   file_choice = (choice.io_uring ? "io_uring: " : "thread pool: ") + choice.reason;
   spdlog::info("ssd: {}", file_choice);
-  FORELOAD_ASSIGN_OR_RETURN(auto file_map, RegionMap::Register(*file_backend, dram->base(), dram->bytes(), dram->bytes()));
+  FORELOAD_ASSIGN_OR_RETURN(auto file_map,
+                            RegionMap::Register(*file_backend, dram->base(), dram->bytes(), dram->bytes()));
   dram_file = std::move(file_map);
   FORELOAD_ASSIGN_OR_RETURN(
       ssd, ssd::SsdStore::Open({.directory = config.ssd.directory,
@@ -191,12 +197,11 @@ Status Runtime::Impl::OpenStores() {
                                       }
                                       inbox.Wake();
                                     }}));
-  file_mover = std::make_unique<Mover>(
-      *file_backend, clock,
-      MoverOptions{.name = "fl-file",
-                   .link_bytes_per_second = config.links.ssd_to_dram.bytes_per_second,
-                   .throttle_bytes_per_second = config.ssd.throttle_bytes_per_second},
-      [this](const MoveResult& result) { inbox.Push(result); });
+  file_mover = std::make_unique<Mover>(*file_backend, clock,
+                                       MoverOptions{.name = "fl-file",
+                                                    .link_bytes_per_second = config.links.ssd_to_dram.bytes_per_second,
+                                                    .throttle_bytes_per_second = config.ssd.throttle_bytes_per_second},
+                                       [this](const MoveResult& result) { inbox.Push(result); });
   return OkStatus();
 }
 
@@ -224,7 +229,9 @@ Status Runtime::Impl::Subscribe() {
       options.sources.push_back(source);
     }
     if (!engine.access.empty()) {
-      source = {.name = engine.name, .kind = telemetry::SourceKind::kAccess, .endpoint = engine.access,
+      source = {.name = engine.name,
+                .kind = telemetry::SourceKind::kAccess,
+                .endpoint = engine.access,
                 .insecure = config.service.insecure};
       intake->BindSource(static_cast<telemetry::SourceIndex>(options.sources.size()), *id);
       options.sources.push_back(source);
@@ -267,25 +274,25 @@ Status Runtime::Impl::Open() {
     observe = std::make_unique<ObserveAdapter>(*core, events);
     virtual_executor->block_bytes = [this](BlockId block) { return observe->BytesOf(block); };
   } else {
-    executor = std::make_unique<Executor>(
-        Executor::Parts{.host = *host_mover,
-                        .file = file_mover.get(),
-                        .dram = *dram,
-                        .dram_host = *dram_host,
-                        .dram_file = dram_file ? &*dram_file : nullptr,
-                        .ssd = ssd.get(),
-                        .engines = *engines,
-                        .interner = interner,
-                        .intake = *intake,
-                        .events = events,
-                        .clock = clock},
-        metrics);
+    executor = std::make_unique<Executor>(Executor::Parts{.host = *host_mover,
+                                                          .file = file_mover.get(),
+                                                          .dram = *dram,
+                                                          .dram_host = *dram_host,
+                                                          .dram_file = dram_file ? &*dram_file : nullptr,
+                                                          .ssd = ssd.get(),
+                                                          .engines = *engines,
+                                                          .interner = interner,
+                                                          .intake = *intake,
+                                                          .events = events,
+                                                          .clock = clock},
+                                          metrics);
     executor->AnnounceRecovered();
     StepAll(clock.Now());
   }
   if (config.mode == Mode::kOff) return OkStatus();
-  FORELOAD_ASSIGN_OR_RETURN(control, ControlServer::Start(config.service.control_socket, boot_token, metrics,
-                                                          [this](ControlEvent event) { inbox.Push(std::move(event)); }));
+  FORELOAD_ASSIGN_OR_RETURN(control,
+                            ControlServer::Start(config.service.control_socket, boot_token, metrics,
+                                                 [this](ControlEvent event) { inbox.Push(std::move(event)); }));
   engines->set_control(control.get());
   if (executor != nullptr) executor->set_control(control.get());
   return Subscribe();
@@ -502,7 +509,9 @@ void Runtime::Impl::Publish(TimeNs now) {
 
 Runtime::Runtime(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-Runtime::~Runtime() { Drain(MonotonicNow()); }
+Runtime::~Runtime() {
+  Drain(MonotonicNow());
+}
 
 Status Runtime::Reload(const ServiceConfig& config) {
   const std::lock_guard lock(impl_->mutex);
@@ -554,8 +563,9 @@ std::string Runtime::StatusJson() const {
 Health Runtime::Livez() const {
   const DurationNs since = impl_->clock.Now() - impl_->last_turn.load(std::memory_order_relaxed);
   const bool turning = impl_->drained || since < kLoopStallMax;
-  return {.ok = turning,
-          .checks = {{"core loop", turning ? "turns" : "has not turned for " + std::to_string(since / kSecond) + " s"}}};
+  return {
+      .ok = turning,
+      .checks = {{"core loop", turning ? "turns" : "has not turned for " + std::to_string(since / kSecond) + " s"}}};
 }
 
 Health Runtime::Readyz() const {

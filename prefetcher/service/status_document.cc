@@ -44,7 +44,9 @@ void AddEngine(JsonWriter& json, const EngineInstance& engine) {
       .Field("namespace", engine.namespace_text);
   if (engine.grant != nullptr) {
     const ReaderCounters readers = engine.grant->table->CollectCounters();
-    json.Field("lookups", readers.lookups).Field("hit_blocks", readers.hit_blocks).Field("miss_blocks", readers.miss_blocks);
+    json.Field("lookups", readers.lookups)
+        .Field("hit_blocks", readers.hit_blocks)
+        .Field("miss_blocks", readers.miss_blocks);
   }
   json.EndObject();
 }

@@ -43,9 +43,11 @@ bool Drain(FrameReader& reader, int socket) {
     const auto outcome = reader.Read(socket, frame);
     if (!outcome.ok() || outcome.value() == FrameReader::Outcome::kEnd) return false;
     if (outcome.value() == FrameReader::Outcome::kWouldBlock) return true;
-    if (frame.body.empty() || frame.body.size() > foreload::kControlFrameBytesMax || frame.descriptors.size() > 1) abort();
+    if (frame.body.empty() || frame.body.size() > foreload::kControlFrameBytesMax || frame.descriptors.size() > 1)
+      abort();
     ControlMessage message;
-    if (foreload::control::DecodeMessage(frame.body, message).ok() && !foreload::control::EncodeMessage(message).ok()) abort();
+    if (foreload::control::DecodeMessage(frame.body, message).ok() && !foreload::control::EncodeMessage(message).ok())
+      abort();
   }
 }
 

@@ -11,7 +11,8 @@ namespace foreload {
 namespace {
 
 TEST(Fingerprints, EveryFieldOfANamespaceCounts) {
-  const NamespaceFields base{.model_revision = "rev", .lora = "a", .cache_salt = "b", .kv_group = 1, .weights_epoch = 2};
+  const NamespaceFields base{
+      .model_revision = "rev", .lora = "a", .cache_salt = "b", .kv_group = 1, .weights_epoch = 2};
   std::set<NamespaceFingerprint> seen = {FingerprintOf(base)};
   const auto add = [&](auto change) {
     NamespaceFields fields = base;
@@ -26,15 +27,20 @@ TEST(Fingerprints, EveryFieldOfANamespaceCounts) {
 }
 
 TEST(Fingerprints, TextsThatRunTogetherStayDifferent) {
-  EXPECT_NE(EncodeNamespace({.model_revision = "ab", .lora = "c"}), EncodeNamespace({.model_revision = "a", .lora = "bc"}));
+  EXPECT_NE(EncodeNamespace({.model_revision = "ab", .lora = "c"}),
+            EncodeNamespace({.model_revision = "a", .lora = "bc"}));
   EXPECT_NE(EncodeNamespace({.lora = "x"}), EncodeNamespace({.cache_salt = "x"})) << "adapter against tenant";
   EXPECT_NE(EncodeNamespace({.model_revision = std::string("a\0", 2)}), EncodeNamespace({.model_revision = "a"}));
   EXPECT_NE(EncodeLayout({.dtype = "f16", .kv_layout = "LB"}), EncodeLayout({.dtype = "f16L", .kv_layout = "B"}));
 }
 
 TEST(Fingerprints, EveryFieldOfALayoutAndTheRankCount) {
-  const LayoutFields base{.dtype = "bfloat16", .block_tokens = 16, .kv_layout = "LBHNC", .kernel = "avx512",
-                          .engine_version = "1", .rank_count = 2};
+  const LayoutFields base{.dtype = "bfloat16",
+                          .block_tokens = 16,
+                          .kv_layout = "LBHNC",
+                          .kernel = "avx512",
+                          .engine_version = "1",
+                          .rank_count = 2};
   std::set<LayoutFingerprint> seen = {FingerprintOf(base)};
   const auto add = [&](auto change) {
     LayoutFields fields = base;
@@ -54,7 +60,8 @@ TEST(Fingerprints, EveryFieldOfALayoutAndTheRankCount) {
 // Stored blocks live as long as these: a change of the encoding loses every one of them.
 TEST(Fingerprints, AreTheSameForEver) {
   EXPECT_EQ(ToHex(FingerprintOf(NamespaceFields{.model_revision = "rev"}).bytes), "c8541d2d5781bb6f964f274192d85865");
-  EXPECT_EQ(ToHex(FingerprintOf(LayoutFields{.dtype = "bfloat16", .block_tokens = 16}).bytes), "a088ca07467d96d4d11cf11931c64fd4");
+  EXPECT_EQ(ToHex(FingerprintOf(LayoutFields{.dtype = "bfloat16", .block_tokens = 16}).bytes),
+            "a088ca07467d96d4d11cf11931c64fd4");
 }
 
 TEST(Hashes, KnownAnswers) {

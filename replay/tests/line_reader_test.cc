@@ -92,7 +92,8 @@ TEST(LineReader, TakesTheLastLineWithoutItsEndAndDropsCarriageReturns) {
 
 TEST(LineReader, SkipsALineOverTheLimitAndGoesOnWithTheNext) {
   const TempDir dir;
-  const Read read = ReadAll(dir.Write("a", "short\n" + std::string(1'000'000, 'x') + "\nafter\n"), {.line_bytes_max = 100});
+  const Read read =
+      ReadAll(dir.Write("a", "short\n" + std::string(1'000'000, 'x') + "\nafter\n"), {.line_bytes_max = 100});
   EXPECT_EQ(read.lines, (std::vector<std::string>{"short", "after"}));
   EXPECT_EQ(read.too_long, (std::vector<std::uint64_t>{2}));
 }

@@ -41,7 +41,8 @@ Loaded LoadAll(const std::string& path, const TraceOptions& options = {}) {
   return loaded;
 }
 
-// --- Mooncake ---------------------------------------------------------------------------------------------------------
+// --- Mooncake
+// ---------------------------------------------------------------------------------------------------------
 
 TEST(Mooncake, ReadsTheConversationTraceWithItsPublishedCounts) {
   const std::string path = DataFile("mooncake/conversation_trace.jsonl.gz");
@@ -92,15 +93,17 @@ TEST(Mooncake, SkipsAWrongLineAndNamesFileLineKeyAndReason) {
 
 TEST(Mooncake, FailsAtTheFirstWrongLineWhenStrict) {
   const TempDir dir;
-  const Loaded loaded = LoadAll(dir.Write("t.jsonl", std::string(kGoodLine) + "\n{}\n" + kGoodLine + "\n"), {.strict = true});
+  const Loaded loaded =
+      LoadAll(dir.Write("t.jsonl", std::string(kGoodLine) + "\n{}\n" + kGoodLine + "\n"), {.strict = true});
   EXPECT_EQ(loaded.requests.size(), 1u);
   EXPECT_THAT(loaded.status.message(), HasSubstr(":2: `timestamp` is missing"));
 }
 
 TEST(Mooncake, CountsALineOverTheLimitAndReadsTheNext) {
   const TempDir dir;
-  const Loaded loaded = LoadAll(dir.Write("t.jsonl", std::string(kGoodLine) + "\n" + std::string(5000, ' ') + "\n" + kGoodLine),
-                                {.line_bytes_max = 1000});
+  const Loaded loaded =
+      LoadAll(dir.Write("t.jsonl", std::string(kGoodLine) + "\n" + std::string(5000, ' ') + "\n" + kGoodLine),
+              {.line_bytes_max = 1000});
   EXPECT_EQ(loaded.requests.size(), 2u);
   EXPECT_THAT(loaded.stats.problems, ElementsAre(HasSubstr(":2: longer than 1000 bytes")));
 }
@@ -126,7 +129,8 @@ TEST(Mooncake, ReadsAgentTracesOfTheSameShape) {
   EXPECT_EQ(loaded.requests.size(), 746u);
 }
 
-// --- Weka, delta form -------------------------------------------------------------------------------------------------
+// --- Weka, delta form
+// -------------------------------------------------------------------------------------------------
 
 TEST(WekaDelta, ReadsTheCorpusWithItsPublishedCounts) {
   const std::string path = DataFile("weka/weka_cc_v6_global_delta.jsonl.gz");
@@ -172,7 +176,8 @@ TEST(WekaDelta, TakesTheFirstSessionsOnlyAndSpreadsTheirStartsBySeed) {
   bool same_as_b = true;
   bool same_as_c = true;
   for (std::size_t i = 0; i < a.requests.size(); ++i) {
-    same_as_b = same_as_b && a.requests[i].arrival == b.requests[i].arrival && a.requests[i].blocks == b.requests[i].blocks;
+    same_as_b =
+        same_as_b && a.requests[i].arrival == b.requests[i].arrival && a.requests[i].blocks == b.requests[i].blocks;
     same_as_c = same_as_c && a.requests[i].arrival == c.requests[i].arrival;
   }
   EXPECT_TRUE(same_as_b);
@@ -187,10 +192,10 @@ TEST(WekaDelta, RebuildsEachStreamFromWhatItKeepsAndAdds) {
   const TempDir dir;
   const Loaded loaded = LoadAll(dir.Write(
       "w.jsonl", std::string(kHeader) + "\n" +
-                     R"({"s":4,"sub":0,"t":1,"in":320,"out":9,"api":1,"think":0,"keep":0,"new":[[10,2],[20,3]]})" + "\n" +
-                     R"({"s":4,"sub":1,"t":3,"in":64,"out":9,"api":1,"think":0,"keep":0,"new":[[90,1]]})" + "\n" +
-                     R"({"s":4,"sub":0,"t":2,"in":256,"out":9,"api":1,"think":60,"keep":3,"new":[[30,1]]})" + "\n" +
-                     R"({"s":4,"sub":0,"t":70,"in":256,"out":9,"api":1,"think":0,"keep":4,"new":[]})" + "\n"));
+                     R"({"s":4,"sub":0,"t":1,"in":320,"out":9,"api":1,"think":0,"keep":0,"new":[[10,2],[20,3]]})" +
+                     "\n" + R"({"s":4,"sub":1,"t":3,"in":64,"out":9,"api":1,"think":0,"keep":0,"new":[[90,1]]})" +
+                     "\n" + R"({"s":4,"sub":0,"t":2,"in":256,"out":9,"api":1,"think":60,"keep":3,"new":[[30,1]]})" +
+                     "\n" + R"({"s":4,"sub":0,"t":70,"in":256,"out":9,"api":1,"think":0,"keep":4,"new":[]})" + "\n"));
   ASSERT_TRUE(loaded.status.ok());
   ASSERT_EQ(loaded.requests.size(), 4u);
   EXPECT_THAT(loaded.requests[0].blocks, ElementsAre(10, 11, 20, 21, 22));
@@ -221,13 +226,13 @@ TEST(WekaDelta, ShortensLongPausesInsideASession) {
 TEST(WekaDelta, NeverBuildsARequestOnOneThatWasLost) {
   const TempDir dir;
   const Loaded loaded = LoadAll(dir.Write(
-      "w.jsonl", std::string(kHeader) + "\n" +
-                     R"({"s":4,"sub":0,"t":1,"in":320,"out":9,"think":0,"keep":0,"new":[[10,5]]})" + "\n" +
-                     R"({"s":4,"sub":0,"t":2,"in":384,"out":9,"think":0,"keep":2,"new":[[50,4]],)" + "\n" +   // torn
-                     R"({"s":4,"sub":0,"t":3,"in":448,"out":9,"think":0,"keep":5,"new":[[60,2]]})" + "\n" +   // builds on it
-                     R"({"s":4,"sub":0,"t":4,"in":64,"out":9,"think":0,"keep":0,"new":[[70,1]]})" + "\n" +
-                     R"({"s":4,"sub":0,"t":5,"in":64,"out":9,"think":0,"keep":9,"new":[]})" + "\n" +          // keeps too much
-                     R"({"s":5,"sub":0,"t":5,"in":64,"out":9,"think":0,"keep":0,"new":[]})" + "\n"));         // no header
+      "w.jsonl",
+      std::string(kHeader) + "\n" + R"({"s":4,"sub":0,"t":1,"in":320,"out":9,"think":0,"keep":0,"new":[[10,5]]})" +
+          "\n" + R"({"s":4,"sub":0,"t":2,"in":384,"out":9,"think":0,"keep":2,"new":[[50,4]],)" + "\n" +  // torn
+          R"({"s":4,"sub":0,"t":3,"in":448,"out":9,"think":0,"keep":5,"new":[[60,2]]})" + "\n" +         // builds on it
+          R"({"s":4,"sub":0,"t":4,"in":64,"out":9,"think":0,"keep":0,"new":[[70,1]]})" + "\n" +
+          R"({"s":4,"sub":0,"t":5,"in":64,"out":9,"think":0,"keep":9,"new":[]})" + "\n" +   // keeps too much
+          R"({"s":5,"sub":0,"t":5,"in":64,"out":9,"think":0,"keep":0,"new":[]})" + "\n"));  // no header
   EXPECT_EQ(loaded.requests.size(), 2u);
   ASSERT_EQ(loaded.stats.problems.size(), 4u);
   EXPECT_THAT(loaded.stats.problems[0], HasSubstr(":3: not JSON"));
@@ -245,11 +250,13 @@ TEST(WekaDelta, RefusesARunThatWouldTakeTooMuchMemory) {
   EXPECT_THAT(loaded.stats.problems, ElementsAre(HasSubstr(":2: `new` makes more than")));
 }
 
-// --- Weka, session files (field fault R2) -----------------------------------------------------------------------------
+// --- Weka, session files (field fault R2)
+// -----------------------------------------------------------------------------
 
 std::string SessionFile(const std::string& requests) {
   return R"({"id":"c1","models":["m"],"block_size":64,"hash_id_scope":"local","tool_tokens":10,"system_tokens":20,
-  "x_site":"a","requests":[)" + requests + "]}\n";
+  "x_site":"a","requests":[)" +
+         requests + "]}\n";
 }
 
 constexpr char kNullsAndExtras[] = R"(
@@ -328,17 +335,21 @@ TEST(WekaSession, KeepsLocalIdsOfSessionsApartAndSharesGlobalOnes) {
 TEST(WekaSession, DropsTheStreamingTwinOfARequest) {
   const TempDir dir;
   const Loaded loaded = LoadAll(dir.Write(
-      "s.json", SessionFile(R"({"t":0,"type":"s","in":64,"out":1,"hash_ids":[1]},{"t":0.1,"type":"n","in":64,"out":1,"hash_ids":[1]},
+      "s.json",
+      SessionFile(
+          R"({"t":0,"type":"s","in":64,"out":1,"hash_ids":[1]},{"t":0.1,"type":"n","in":64,"out":1,"hash_ids":[1]},
                                {"t":5,"type":"s","in":130,"out":1,"hash_ids":[1,2]})")));
   EXPECT_EQ(loaded.requests.size(), 2u);
   EXPECT_EQ(loaded.stats.duplicates, 1u);
 }
 
-// --- all --------------------------------------------------------------------------------------------------------------
+// --- all
+// --------------------------------------------------------------------------------------------------------------
 
 TEST(OpenTrace, RefusesWhatItDoesNotKnowInWords) {
   const TempDir dir;
-  EXPECT_THAT(LoadAll(dir.Write("x", "hello\nworld\n")).status.message(), HasSubstr("not a trace that this build knows"));
+  EXPECT_THAT(LoadAll(dir.Write("x", "hello\nworld\n")).status.message(),
+              HasSubstr("not a trace that this build knows"));
   EXPECT_THAT(LoadAll(dir.Write("y", "")).status.message(), HasSubstr("not a trace that this build knows"));
   EXPECT_FALSE(LoadAll(dir.path() + "/absent").status.ok());
   const Loaded broken = LoadAll(dir.Write("z.json", "{\"requests\": [\n"));

@@ -44,7 +44,8 @@ class Recording {
   std::unique_ptr<telemetry::TraceWriter> writer_;
 };
 
-core::EventBatch Queue(std::uint32_t request, std::vector<BlockId> blocks, std::uint32_t tokens, bool announced = false) {
+core::EventBatch Queue(std::uint32_t request, std::vector<BlockId> blocks, std::uint32_t tokens,
+                       bool announced = false) {
   core::EventBatch batch;
   core::RequestQueued queued;
   queued.engine = EngineId{3};

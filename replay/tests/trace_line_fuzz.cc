@@ -33,8 +33,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         } else if (record.header) {
           script.BeginSession(record.session, record.block_tokens, record.global_ids);
         } else {
-          (void)script.Add({.at_seconds = record.at_seconds, .stream = record.stream, .input_tokens = record.input_tokens,
-                            .output_tokens = record.output_tokens, .keep = record.keep, .runs = record.runs});
+          (void)script.Add({.at_seconds = record.at_seconds,
+                            .stream = record.stream,
+                            .input_tokens = record.input_tokens,
+                            .output_tokens = record.output_tokens,
+                            .keep = record.keep,
+                            .runs = record.runs});
         }
       }
       TraceRequest request;

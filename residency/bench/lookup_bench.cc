@@ -1,5 +1,6 @@
-// Cost of look-up + pin (and of unpin) a block: a table of 1 M entries, uniform keys in batches of 256, with a writer that
-// recycles slots all the while. Prints one JSON line a figure; value: median over repetitions, spread: quartile distance.
+// Cost of look-up + pin (and of unpin) a block: a table of 1 M entries, uniform keys in batches of 256, with a writer
+// that recycles slots all the while. Prints one JSON line a figure; value: median over repetitions, spread: quartile
+// distance.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -66,7 +67,8 @@ Figure Summarise(std::vector<double> values) {
 }
 
 void Print(const char* id, const Figure& figure) {
-  std::printf("{\"id\": \"%s\", \"value\": %.1f, \"unit\": \"ns\", \"spread\": %.1f}\n", id, figure.median, figure.spread);
+  std::printf("{\"id\": \"%s\", \"value\": %.1f, \"unit\": \"ns\", \"spread\": %.1f}\n", id, figure.median,
+              figure.spread);
 }
 
 int Main(std::uint32_t slots, int repetitions, std::uint64_t batches) {

@@ -92,8 +92,7 @@ TEST_F(StoreRingTest, ImpossibleRecordsAndPositionsAreDataLoss) {
     EXPECT_EQ(sidecar_->PollCommits(commits).status().code(), StatusCode::kDataLoss);
   }
   const std::vector<std::function<void(fl_ring_header&)>> positions = {
-      [](fl_ring_header& h) { h.commit_head = 5; },
-      [](fl_ring_header& h) { h.commit_head = UINT64_MAX; },
+      [](fl_ring_header& h) { h.commit_head = 5; }, [](fl_ring_header& h) { h.commit_head = UINT64_MAX; },
       [](fl_ring_header& h) { h.commit_head = 2; },  // the second entry repeats a slot that has come back
   };
   for (std::size_t i = 0; i < positions.size(); ++i) {

@@ -18,7 +18,9 @@ namespace foreload {
 
 inline constexpr std::uint64_t kBootToken = 0x1122334455667788;
 
-inline UniqueFd Duplicate(int fd) { return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+inline UniqueFd Duplicate(int fd) {
+  return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
 
 // Digests of 32 bytes made from numbers, as a request's key list.
 class Digests {
@@ -31,7 +33,9 @@ class Digests {
     }
   }
   KeyListView view() const {
-    return {.name_space = {}, .digests = bytes_.data(), .digest_bytes = 32,
+    return {.name_space = {},
+            .digests = bytes_.data(),
+            .digest_bytes = 32,
             .count = static_cast<std::uint32_t>(bytes_.size() / 32)};
   }
 
@@ -39,15 +43,17 @@ class Digests {
   std::vector<std::uint8_t> bytes_;
 };
 
-inline BlockKey KeyOf(std::uint64_t number) { return Digests({number}).view().key(0); }
+inline BlockKey KeyOf(std::uint64_t number) {
+  return Digests({number}).view().key(0);
+}
 
 class TableTest : public ::testing::Test {
  protected:
   static constexpr std::uint64_t kGroups = 0b111;
 
   void MakeTable(std::uint32_t slots) {
-    auto made = TableWriter::Create({.engine_id = 7, .slot_count = slots, .boot_token = kBootToken,
-                                     .layer_group_mask = kGroups});
+    auto made = TableWriter::Create(
+        {.engine_id = 7, .slot_count = slots, .boot_token = kBootToken, .layer_group_mask = kGroups});
     ASSERT_TRUE(made.ok()) << made.status().ToString();
     writer_ = std::make_unique<TableWriter>(std::move(made).value());
   }
@@ -85,7 +91,9 @@ class RawTable {
   }
   fl_table_header& header() { return *reinterpret_cast<fl_table_header*>(memory_.data()); }
   fl_slot& slot(std::uint32_t i) { return reinterpret_cast<fl_slot*>(memory_.data() + header().slots_offset)[i]; }
-  fl_reader& reader(std::uint32_t i) { return reinterpret_cast<fl_reader*>(memory_.data() + header().readers_offset)[i]; }
+  fl_reader& reader(std::uint32_t i) {
+    return reinterpret_cast<fl_reader*>(memory_.data() + header().readers_offset)[i];
+  }
   std::span<std::uint64_t> words() {
     return {reinterpret_cast<std::uint64_t*>(memory_.data()), memory_.bytes() / sizeof(std::uint64_t)};
   }

@@ -24,7 +24,7 @@ constexpr int kLoads = 20000;
 constexpr int kLoads = 200000;
 #endif
 constexpr std::uint32_t kSlots = 32;
-constexpr std::uint32_t kKeys = 64;      // few, so that keys come back in other slots all the time
+constexpr std::uint32_t kKeys = 64;  // few, so that keys come back in other slots all the time
 constexpr std::size_t kSlotWords = 16;
 
 // Plain words: a reader that read them without a pin would be a data race, which the thread sanitizer reports.
@@ -73,7 +73,8 @@ void ReadUntil(TableReader& reader, const Arena& arena, std::uint64_t seed, cons
 
 class Recycler {
  public:
-  Recycler(TableWriter& writer, Arena& arena) : writer_(writer), arena_(arena), slot_of_(kKeys, -1), number_of_(kSlots, 0) {}
+  Recycler(TableWriter& writer, Arena& arena)
+      : writer_(writer), arena_(arena), slot_of_(kKeys, -1), number_of_(kSlots, 0) {}
 
   // One step of the life of a random slot; true when a load was completed.
   bool Step(Rng& rng) {

@@ -194,7 +194,8 @@ TEST_F(TableTest, TheIndexFindsExactlyWhatIsReady) {
   EXPECT_EQ(writer_->index_overflows(), 0u);
 }
 
-// --- hostile readers ---------------------------------------------------------------------------------------------------
+// --- hostile readers
+// ---------------------------------------------------------------------------------------------------
 
 TEST_F(TableTest, AChangedStateOrGenerationIsDataLoss) {
   for (const std::uint64_t flip : {std::uint64_t{1} << 28, std::uint64_t{1} << 32, std::uint64_t{1} << 63}) {
@@ -270,7 +271,8 @@ TEST_F(TableTest, GarbageInTheWholeMappingHarmsNobody) {
   }
 }
 
-// --- opening -----------------------------------------------------------------------------------------------------------
+// --- opening
+// -----------------------------------------------------------------------------------------------------------
 
 // A copy of a good table with one header field changed and, unless `stale`, the checksum made right again.
 UniqueFd ForgedTable(const TableWriter& writer, const std::function<void(fl_table_header&)>& change, bool stale,
@@ -288,11 +290,15 @@ UniqueFd ForgedTable(const TableWriter& writer, const std::function<void(fl_tabl
 
 TEST_F(TableTest, AForgedHeaderIsRefused) {
   MakeTable(16);
-  const auto refused = [&](const std::function<void(fl_table_header&)>& change, bool stale = false, bool sealed = true) {
+  const auto refused = [&](const std::function<void(fl_table_header&)>& change, bool stale = false,
+                           bool sealed = true) {
     return TableReader::Open(ForgedTable(*writer_, change, stale, sealed), kBootToken, 0).status().code() ==
            StatusCode::kInvalidArgument;
   };
-  EXPECT_TRUE(TableReader::Open(ForgedTable(*writer_, [](fl_table_header&) {}, false), kBootToken, 0).ok());
+  EXPECT_TRUE(TableReader::Open(ForgedTable(
+                                    *writer_, [](fl_table_header&) {}, false),
+                                kBootToken, 0)
+                  .ok());
   EXPECT_TRUE(refused([](fl_table_header&) {}, false, false)) << "not sealed against shrinking";
   EXPECT_TRUE(refused([](fl_table_header& h) { h.engine_id = 9; }, true)) << "checksum";
   EXPECT_TRUE(refused([](fl_table_header& h) { h.magic ^= 1; }));
@@ -307,7 +313,11 @@ TEST_F(TableTest, AForgedHeaderIsRefused) {
   EXPECT_TRUE(refused([](fl_table_header& h) { h.slots_offset += 8; })) << "alignment";
   EXPECT_TRUE(refused([](fl_table_header& h) { h.readers_offset = h.total_bytes - 64; }));
   EXPECT_TRUE(refused([](fl_table_header& h) { h.layer_group_mask = 0; }));
-  EXPECT_EQ(TableReader::Open(ForgedTable(*writer_, [](fl_table_header&) {}, false), kBootToken, 28).status().code(),
+  EXPECT_EQ(TableReader::Open(ForgedTable(
+                                  *writer_, [](fl_table_header&) {}, false),
+                              kBootToken, 28)
+                .status()
+                .code(),
             StatusCode::kInvalidArgument);
 }
 

@@ -24,11 +24,12 @@ Status EnsureDirectory(const std::string& directory) {
   if (!parent.empty()) std::filesystem::create_directories(parent, error);
   if (error) return Status::FromErrno(error.value(), "create " + parent.string());
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return Status::FromErrno(errno, "create " + directory);
-  struct stat info{};
+  struct stat info {};
   if (::stat(directory.c_str(), &info) != 0) return Status::FromErrno(errno, "stat " + directory);
   if (!S_ISDIR(info.st_mode)) return FailedPrecondition(directory + " is not a directory");
   if ((info.st_mode & 077) != 0) {
-    return FailedPrecondition("the SSD directory " + directory + " is open to other users; run: chmod 700 " + directory);
+    return FailedPrecondition("the SSD directory " + directory + " is open to other users; run: chmod 700 " +
+                              directory);
   }
   return OkStatus();
 }

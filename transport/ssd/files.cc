@@ -25,7 +25,7 @@ class PosixFiles final : public SegmentFiles {
 
   Result<OpenedFile> Open(const std::string& path) override {
     FORELOAD_ASSIGN_OR_RETURN(OpenedFile file, OpenWith(path, 0));
-    struct stat info{};
+    struct stat info {};
     if (::fstat(file.fd.get(), &info) != 0) return Status::FromErrno(errno, "stat " + path);
     if (!S_ISREG(info.st_mode)) return FailedPrecondition(path + " is not a regular file");
     file.bytes = static_cast<std::uint64_t>(info.st_size);
@@ -88,7 +88,8 @@ class PosixFiles final : public SegmentFiles {
     if (direct_io_ != DirectIo::kOff) {
       OpenedFile file{UniqueFd(::open(path.c_str(), kFlags | flags | O_DIRECT, 0600)), 0, true};
       if (file.fd.valid()) return file;
-      if (errno != EINVAL || direct_io_ == DirectIo::kOn) return Status::FromErrno(errno, "open " + path + " (O_DIRECT)");
+      if (errno != EINVAL || direct_io_ == DirectIo::kOn)
+        return Status::FromErrno(errno, "open " + path + " (O_DIRECT)");
       ::unlink((flags & O_CREAT) != 0 ? path.c_str() : "");  // some file systems create the file before they refuse
     }
     OpenedFile file{UniqueFd(::open(path.c_str(), kFlags | flags, 0600)), 0, false};
@@ -101,6 +102,8 @@ class PosixFiles final : public SegmentFiles {
 
 }  // namespace
 
-std::unique_ptr<SegmentFiles> NewSegmentFiles(DirectIo direct_io) { return std::make_unique<PosixFiles>(direct_io); }
+std::unique_ptr<SegmentFiles> NewSegmentFiles(DirectIo direct_io) {
+  return std::make_unique<PosixFiles>(direct_io);
+}
 
 }  // namespace foreload::ssd

@@ -1,5 +1,5 @@
-// The file operations that the SSD store makes itself (bytes of records are moved by the caller's backend): one seam, so
-// that tests can record them, fail them, and play a power loss.
+// The file operations that the SSD store makes itself (bytes of records are moved by the caller's backend): one seam,
+// so that tests can record them, fail them, and play a power loss.
 //
 // Thread: any; calls on one file are not concurrent, except Sync with the backend's writes.
 #pragma once

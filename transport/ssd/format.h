@@ -15,12 +15,14 @@ namespace foreload::ssd {
 
 inline constexpr std::uint64_t kBlockBytes = 4096;
 inline constexpr std::uint16_t kFormatVersion = 1;
-inline constexpr std::uint64_t kSealOffset = kBlockBytes;            // block 1; block 0 is the segment header
-inline constexpr std::uint64_t kSegmentDataOffset = 2 * kBlockBytes; // first record
-inline constexpr std::uint32_t kExtentsMax = 4096;                   // per record: 64 layer groups x 64 ranks
+inline constexpr std::uint64_t kSealOffset = kBlockBytes;             // block 1; block 0 is the segment header
+inline constexpr std::uint64_t kSegmentDataOffset = 2 * kBlockBytes;  // first record
+inline constexpr std::uint32_t kExtentsMax = 4096;                    // per record: 64 layer groups x 64 ranks
 inline constexpr std::uint64_t kExtentBytesMax = std::uint64_t{1} << 32;
 
-constexpr std::uint64_t RoundUpToBlock(std::uint64_t bytes) { return (bytes + kBlockBytes - 1) & ~(kBlockBytes - 1); }
+constexpr std::uint64_t RoundUpToBlock(std::uint64_t bytes) {
+  return (bytes + kBlockBytes - 1) & ~(kBlockBytes - 1);
+}
 
 enum class BlockKind : std::uint32_t {  // the first four bytes of a meta block, readable in a dump
   kSegmentHeader = 0x47534C46,          // "FLSG"
@@ -34,12 +36,12 @@ enum class BlockKind : std::uint32_t {  // the first four bytes of a meta block,
 struct BlockPrefix {
   BlockKind kind = BlockKind::kRecord;
   std::uint16_t version = kFormatVersion;
-  std::uint16_t index = 0;      // within the record's header
+  std::uint16_t index = 0;  // within the record's header
   std::uint32_t segment = 0;
   std::uint32_t reserved = 0;
-  std::uint64_t nonce = 0;      // random, of the segment: payload cannot pass for a record
-  std::uint64_t offset = 0;     // of this block in the file
-  std::uint64_t sequence = 0;   // of the record; segment header: of the first record that may follow
+  std::uint64_t nonce = 0;     // random, of the segment: payload cannot pass for a record
+  std::uint64_t offset = 0;    // of this block in the file
+  std::uint64_t sequence = 0;  // of the record; segment header: of the first record that may follow
 };
 static_assert(sizeof(BlockPrefix) == 40);
 
@@ -52,7 +54,7 @@ struct DiskExtent {
   std::uint16_t layer_group = 0;
   Codec codec = Codec::kNone;
   std::uint8_t reserved0[3] = {};
-  std::uint64_t offset = 0;        // from the record's start, a multiple of 4 KiB
+  std::uint64_t offset = 0;  // from the record's start, a multiple of 4 KiB
   std::uint64_t raw_bytes = 0;
   std::uint64_t stored_bytes = 0;  // == raw_bytes with Codec::kNone
   std::uint8_t nonce[12] = {};     // of the cipher; zeros
@@ -65,7 +67,7 @@ static_assert(sizeof(DiskExtent) == 80);
 
 struct RecordFixed {
   BlockKey key;
-  BlockKey parent;                 // digest_bytes 0: root or unknown
+  BlockKey parent;  // digest_bytes 0: root or unknown
   LayoutFingerprint layout;
   std::uint64_t raw_bytes = 0;     // of all extents
   std::uint64_t record_bytes = 0;  // header and padded extents
@@ -111,11 +113,11 @@ struct RecordHeader {
 
 enum class BlockVerdict : std::uint8_t {
   kGood,
-  kEmpty,        // all zeros: never written
-  kGarbage,      // no meta block: magic or checksum is wrong
-  kMisplaced,    // a sound block of another place
-  kNewerVersion, // sound, of a later format
-  kInvalid       // sound, but its content contradicts itself
+  kEmpty,         // all zeros: never written
+  kGarbage,       // no meta block: magic or checksum is wrong
+  kMisplaced,     // a sound block of another place
+  kNewerVersion,  // sound, of a later format
+  kInvalid        // sound, but its content contradicts itself
 };
 
 // Each encoder fills whole blocks, checksums included.

@@ -31,8 +31,7 @@ void SsdStore::Impl::Run() {
 }
 
 void SsdStore::Impl::WaitForWork(Lock& lock) {
-  const TimeNs group_at =
-      pending_since_ == kTimeNever ? kTimeNever : pending_since_ + options_.sync_interval_ns;
+  const TimeNs group_at = pending_since_ == kTimeNever ? kTimeNever : pending_since_ + options_.sync_interval_ns;
   const TimeNs retry_at = state_ == SsdState::kWritesStopped ? space_retry_at_ : kTimeNever;
   const TimeNs at = std::min(group_at, retry_at);
   if (at == kTimeNever) {
@@ -70,8 +69,10 @@ void SsdStore::Impl::CommitGroup(Lock& lock) {
   lock.lock();
 
   for (const auto& [segment, status] : synced) {
-    if (status.ok()) NoteIoSuccess();
-    else Abandon(*segment, status, group);
+    if (status.ok())
+      NoteIoSuccess();
+    else
+      Abandon(*segment, status, group);
   }
   for (const Tombstone& tombstone : tombstones) --tombstone.segment->tombstones;
   std::vector<Report> reports;
@@ -175,8 +176,8 @@ Segment* SsdStore::Impl::SealableSegment() const {
   return nullptr;
 }
 
-// Gives back what the last record left free, then marks the file as wholly on disk, so that the next start need not read
-// its payloads.
+// Gives back what the last record left free, then marks the file as wholly on disk, so that the next start need not
+// read its payloads.
 void SsdStore::Impl::Seal(Lock& lock, Segment& segment) {
   const std::uint64_t tail = segment.tail;
   const SegmentSeal seal{tail, segment.appended};
@@ -311,10 +312,8 @@ Result<std::unique_ptr<Segment>> SsdStore::Impl::MakeSegment(std::uint32_t id, s
   if (status.ok()) status = files_->Sync(segment->fd.get());
   if (status.ok()) status = files_->SyncDirectory(options_.directory);  // else the file itself may be lost
   if (status.ok()) {
-    auto region = backend_.Register({.kind = Region::Kind::kFile,
-                                     .bytes = file.bytes,
-                                     .fd = segment->fd.get(),
-                                     .direct = segment->direct});
+    auto region = backend_.Register(
+        {.kind = Region::Kind::kFile, .bytes = file.bytes, .fd = segment->fd.get(), .direct = segment->direct});
     if (region.ok()) {
       segment->region = region.value();
       return segment;

@@ -48,19 +48,19 @@ SsdMetrics::SsdMetrics(MetricRegistry& r)
       checksum_failures(r.AddCounter("foreload_transport_ssd_checksum_failures_total",
                                      "Reads whose header or extents did not match")),
       recovered_records(r.AddCounter("foreload_transport_ssd_recovered_records_total", "Records found at start")),
-      recovered_tombstones(r.AddCounter("foreload_transport_ssd_recovered_tombstones_total",
-                                        "Dropped records seen at start")),
+      recovered_tombstones(
+          r.AddCounter("foreload_transport_ssd_recovered_tombstones_total", "Dropped records seen at start")),
       discarded_segments(r.AddCounter("foreload_transport_ssd_discarded_segments_total",
                                       "Half-written or empty segment files removed at start")),
       reclaimed_segments(r.AddCounter("foreload_transport_ssd_reclaimed_segments_total", "Segments reclaimed")),
       reclaimed_bytes(r.AddCounter("foreload_transport_ssd_reclaimed_bytes_total", "Bytes of segments reclaimed")),
       spared_segments(r.AddCounter("foreload_transport_ssd_spared_segments_total",
                                    "Segments passed over once by reclaim because they were being read")),
-      abandoned_segments(r.AddCounter("foreload_transport_ssd_abandoned_segments_total",
-                                      "Segments given up after a failed sync")),
+      abandoned_segments(
+          r.AddCounter("foreload_transport_ssd_abandoned_segments_total", "Segments given up after a failed sync")),
       syncs(r.AddCounter("foreload_transport_ssd_syncs_total", "Group commits")),
-      sync_seconds(r.AddHistogram("foreload_transport_ssd_sync_seconds", "Duration of one fdatasync",
-                                  DurationBucketsSeconds())),
+      sync_seconds(
+          r.AddHistogram("foreload_transport_ssd_sync_seconds", "Duration of one fdatasync", DurationBucketsSeconds())),
       discarded_records(Family<kDiscardReasonCount>(
           r, "foreload_transport_ssd_recovery_discarded_total", "Pieces of segment files refused at start", "reason",
           [](std::size_t i) { return DiscardReasonName(static_cast<DiscardReason>(i)); })),

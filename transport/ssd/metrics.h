@@ -32,11 +32,11 @@ struct SsdMetrics {
   explicit SsdMetrics(MetricRegistry& registry);
 
   Gauge& capacity_bytes;
-  Gauge& used_bytes;   // of segment files on disk
-  Gauge& live_bytes;   // of records that can be read
+  Gauge& used_bytes;  // of segment files on disk
+  Gauge& live_bytes;  // of records that can be read
   Gauge& records;
   Gauge& segments;
-  Gauge& state;        // SsdState: 0 on, 1 writes stopped, 2 off
+  Gauge& state;  // SsdState: 0 on, 1 writes stopped, 2 off
   Gauge& unsynced_bytes;
 
   Counter& written_records;

@@ -19,14 +19,14 @@ struct Shape;
 
 struct RecordEntry {
   BlockKey key;
-  BlockKey parent;                 // digest_bytes 0: root or unknown
-  Segment* segment = nullptr;      // null: the slot is free
+  BlockKey parent;             // digest_bytes 0: root or unknown
+  Segment* segment = nullptr;  // null: the slot is free
   std::uint64_t sequence = 0;
-  const Shape* shape = nullptr;    // layout and extent sizes
-  std::uint32_t offset_blocks = 0; // in the file, in 4 KiB
-  bool written = false;            // false: its write is in flight
+  const Shape* shape = nullptr;     // layout and extent sizes
+  std::uint32_t offset_blocks = 0;  // in the file, in 4 KiB
+  bool written = false;             // false: its write is in flight
   bool durable = false;
-  bool read_lately = false;        // since its segment was last looked at for reclaim
+  bool read_lately = false;  // since its segment was last looked at for reclaim
 
   std::uint64_t offset() const { return std::uint64_t{offset_blocks} * kBlockBytes; }
 };

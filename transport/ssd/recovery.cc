@@ -39,7 +39,8 @@ Status Validate(const SsdOptions& options) {
   }
   if (options.extents_max == 0 || options.extents_max > kExtentsMax || options.headers_in_flight == 0 ||
       options.io_errors_max == 0 || options.recovery_threads == 0) {
-    return InvalidArgument("extents_max (at most 4096), headers_in_flight, io_errors_max, recovery_threads must be > 0");
+    return InvalidArgument(
+        "extents_max (at most 4096), headers_in_flight, io_errors_max, recovery_threads must be > 0");
   }
   if (options.sync_interval_ns <= 0 || options.space_retry_min_ns <= 0 ||
       options.space_retry_max_ns < options.space_retry_min_ns) {
@@ -150,8 +151,9 @@ void SsdStore::Impl::ScanOne(Scanned& scanned) {
   scanned.file = std::move(opened).value();
   const int fd = scanned.file.fd.get();
   const bool synced = files_->SyncAndForget(fd).ok();
-  scanned.scan = ScanSegment([&](std::uint64_t offset, std::span<std::byte> out) { return files_->Read(fd, offset, out); },
-                             scanned.file.bytes);
+  scanned.scan =
+      ScanSegment([&](std::uint64_t offset, std::span<std::byte> out) { return files_->Read(fd, offset, out); },
+                  scanned.file.bytes);
   if (!synced && !scanned.scan.sealed) scanned.scan = {};  // nothing of it may be trusted
 }
 

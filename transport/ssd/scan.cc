@@ -90,8 +90,7 @@ class Scanner {
     const BlockVerdict verdict = DecodeRecordStart(At(offset), block, header);
     if (verdict == BlockVerdict::kGood) return Record(offset, header);
     std::uint64_t dropped_bytes = 0;
-    if (DecodeTombstone(At(offset), block, dropped_bytes) == BlockVerdict::kGood &&
-        dropped_bytes <= limit_ - offset) {
+    if (DecodeTombstone(At(offset), block, dropped_bytes) == BlockVerdict::kGood && dropped_bytes <= limit_ - offset) {
       ++result_.tombstones;
       Passed(check.prefix.sequence, offset + dropped_bytes);
       return offset + dropped_bytes;
@@ -181,6 +180,8 @@ std::string_view DiscardReasonName(DiscardReason reason) {
   return "unknown";
 }
 
-ScanResult ScanSegment(const ReadAt& read, std::uint64_t file_bytes) { return Scanner(read, file_bytes).Run(); }
+ScanResult ScanSegment(const ReadAt& read, std::uint64_t file_bytes) {
+  return Scanner(read, file_bytes).Run();
+}
 
 }  // namespace foreload::ssd

@@ -16,13 +16,13 @@
 namespace foreload::ssd {
 
 enum class DiscardReason : std::uint8_t {
-  kTorn,         // unreadable bytes where a record should start: a run of them counts once
-  kHeader,       // a later block of a record's header is damaged, or the header contradicts itself
-  kPayload,      // an extent's checksum does not match
-  kTruncated,    // the file ends inside the record
-  kMisplaced,    // a sound block of another place: a misdirected write
-  kSuperseded,   // the same key was stored again later
-  kReadError     // the device refused to read it
+  kTorn,        // unreadable bytes where a record should start: a run of them counts once
+  kHeader,      // a later block of a record's header is damaged, or the header contradicts itself
+  kPayload,     // an extent's checksum does not match
+  kTruncated,   // the file ends inside the record
+  kMisplaced,   // a sound block of another place: a misdirected write
+  kSuperseded,  // the same key was stored again later
+  kReadError    // the device refused to read it
 };
 inline constexpr std::size_t kDiscardReasonCount = 7;
 std::string_view DiscardReasonName(DiscardReason reason);
@@ -45,10 +45,10 @@ struct RejectedRecord {
 struct ScanResult {
   BlockVerdict segment_verdict = BlockVerdict::kGarbage;  // not kGood: no records, nothing else is set
   SegmentHeader segment;
-  bool sealed = false;             // all records were on disk when the seal was written: payloads are not read again
+  bool sealed = false;  // all records were on disk when the seal was written: payloads are not read again
   std::uint64_t end_offset = kSegmentDataOffset;  // end of the last record or tombstone
   std::uint64_t tombstones = 0;
-  std::uint64_t sequence_max = 0;  // of all records and tombstones seen
+  std::uint64_t sequence_max = 0;      // of all records and tombstones seen
   std::vector<ScannedRecord> records;  // ascending offsets, not overlapping
   std::vector<RejectedRecord> rejected;
   std::array<std::uint64_t, kDiscardReasonCount> discarded{};

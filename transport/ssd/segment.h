@@ -27,8 +27,8 @@ struct Shape {
 };
 
 enum class SegmentPhase : std::uint8_t {
-  kActive,    // takes records
-  kClosing,   // takes no more; sealed once all of its writes and syncs have ended
+  kActive,   // takes records
+  kClosing,  // takes no more; sealed once all of its writes and syncs have ended
   kSealed,
   kAbandoned  // a sync failed: what was durable before can be read, the rest is gone, and it is never sealed
 };
@@ -46,7 +46,7 @@ struct Segment {
   SegmentPhase phase = SegmentPhase::kActive;
   std::uint64_t file_bytes = 0;  // on disk, counted as used
   std::uint64_t tail = kSegmentDataOffset;
-  std::uint64_t appended = 0;    // records
+  std::uint64_t appended = 0;  // records
   std::uint64_t live_bytes = 0;
   std::uint32_t writing = 0;     // plans open
   std::uint32_t readers = 0;     // plans open

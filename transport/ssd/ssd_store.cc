@@ -10,10 +10,13 @@
 namespace foreload::ssd {
 namespace {
 
-bool IsAligned(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % kBlockBytes == 0; }
+bool IsAligned(const void* memory) {
+  return reinterpret_cast<std::uintptr_t>(memory) % kBlockBytes == 0;
+}
 
 Status OffError(const std::string& cause) {
-  return FailedPrecondition("the SSD tier is off after repeated I/O errors (" + cause + "); replace the device, restart");
+  return FailedPrecondition("the SSD tier is off after repeated I/O errors (" + cause +
+                            "); replace the device, restart");
 }
 
 }  // namespace
@@ -485,22 +488,48 @@ SsdStats SsdStore::Impl::stats() {
 SsdStore::SsdStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SsdStore::~SsdStore() = default;
 
-Result<WritePlan> SsdStore::PrepareWrite(const RecordDescription& record) { return impl_->PrepareWrite(record); }
-Status SsdStore::FinishWrite(WritePlan& plan, IoResult result) { return impl_->FinishWrite(plan, result); }
-Result<ReadPlan> SsdStore::PrepareRead(const ReadRequest& request) { return impl_->PrepareRead(request); }
-Status SsdStore::FinishRead(ReadPlan& plan, IoResult result) { return impl_->FinishRead(plan, result); }
-bool SsdStore::Drop(const BlockKey& key) { return impl_->Drop(key); }
+Result<WritePlan> SsdStore::PrepareWrite(const RecordDescription& record) {
+  return impl_->PrepareWrite(record);
+}
+Status SsdStore::FinishWrite(WritePlan& plan, IoResult result) {
+  return impl_->FinishWrite(plan, result);
+}
+Result<ReadPlan> SsdStore::PrepareRead(const ReadRequest& request) {
+  return impl_->PrepareRead(request);
+}
+Status SsdStore::FinishRead(ReadPlan& plan, IoResult result) {
+  return impl_->FinishRead(plan, result);
+}
+bool SsdStore::Drop(const BlockKey& key) {
+  return impl_->Drop(key);
+}
 bool SsdStore::Contains(const BlockKey& key, const LayoutFingerprint& layout) const {
   const auto info = impl_->Find(key);
   return info && info->layout == layout;
 }
-std::optional<RecordInfo> SsdStore::Find(const BlockKey& key) const { return impl_->Find(key); }
-void SsdStore::ForEachRecord(const std::function<void(const RecordInfo&)>& fn) const { impl_->ForEachRecord(fn); }
-std::uint64_t SsdStore::durable_sequence() const { return impl_->durable_sequence(); }
-void SsdStore::RequestFlush() { impl_->RequestFlush(); }
-Status SsdStore::Flush() { return impl_->Flush(); }
-Status SsdStore::WaitWritable(TimeNs deadline) { return impl_->WaitWritable(deadline); }
-SsdStats SsdStore::stats() const { return impl_->stats(); }
-std::uint64_t SsdStore::record_bytes_max() const { return impl_->record_bytes_max(); }
+std::optional<RecordInfo> SsdStore::Find(const BlockKey& key) const {
+  return impl_->Find(key);
+}
+void SsdStore::ForEachRecord(const std::function<void(const RecordInfo&)>& fn) const {
+  impl_->ForEachRecord(fn);
+}
+std::uint64_t SsdStore::durable_sequence() const {
+  return impl_->durable_sequence();
+}
+void SsdStore::RequestFlush() {
+  impl_->RequestFlush();
+}
+Status SsdStore::Flush() {
+  return impl_->Flush();
+}
+Status SsdStore::WaitWritable(TimeNs deadline) {
+  return impl_->WaitWritable(deadline);
+}
+SsdStats SsdStore::stats() const {
+  return impl_->stats();
+}
+std::uint64_t SsdStore::record_bytes_max() const {
+  return impl_->record_bytes_max();
+}
 
 }  // namespace foreload::ssd

@@ -46,21 +46,21 @@ struct Segment;
 inline constexpr std::uint64_t kSegmentBytesMin = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kSegmentBytesMax = std::uint64_t{16} << 30;
 inline constexpr std::size_t kSegmentFilesMax = 4096;  // each is an open descriptor
-inline constexpr std::size_t kShapesMax = 65536;  // distinct (layout, extent table) in one store
+inline constexpr std::size_t kShapesMax = 65536;       // distinct (layout, extent table) in one store
 
 struct SsdOptions {
-  std::string directory;                  // made with mode 0700; a second store on it is refused
-  std::uint64_t capacity_bytes = 0;       // at least two segments
-  std::uint64_t segment_bytes = 0;        // 0: capacity / 64 within 4 MiB .. 256 MiB, at most 512 files
+  std::string directory;             // made with mode 0700; a second store on it is refused
+  std::uint64_t capacity_bytes = 0;  // at least two segments
+  std::uint64_t segment_bytes = 0;   // 0: capacity / 64 within 4 MiB .. 256 MiB, at most 512 files
   DirectIo direct_io = DirectIo::kAuto;
-  DurationNs sync_interval_ns = 20 * kMillisecond;   // oldest unsynced record waits this long at most
+  DurationNs sync_interval_ns = 20 * kMillisecond;     // oldest unsynced record waits this long at most
   std::uint64_t sync_bytes = std::uint64_t{64} << 20;  // or until this much is unsynced
-  std::uint32_t extents_max = 512;        // of one record; sizes the header buffers
-  std::uint32_t headers_in_flight = 128;  // writes and reads at once
-  std::uint32_t io_errors_max = 8;        // refusals in a row that turn the tier off
-  DurationNs space_retry_min_ns = kSecond;        // after a full disk; doubles up to
+  std::uint32_t extents_max = 512;                     // of one record; sizes the header buffers
+  std::uint32_t headers_in_flight = 128;               // writes and reads at once
+  std::uint32_t io_errors_max = 8;                     // refusals in a row that turn the tier off
+  DurationNs space_retry_min_ns = kSecond;             // after a full disk; doubles up to
   DurationNs space_retry_max_ns = 60 * kSecond;
-  double keep_read_share = 0.5;           // a segment is spared once when this share of its live bytes was read lately
+  double keep_read_share = 0.5;  // a segment is spared once when this share of its live bytes was read lately
   std::uint32_t recovery_threads = 4;
 };
 
@@ -94,23 +94,23 @@ struct ExtentData {
 
 struct RecordDescription {
   BlockKey key;
-  BlockKey parent;                     // digest_bytes 0: root or unknown
+  BlockKey parent;  // digest_bytes 0: root or unknown
   LayoutFingerprint layout;
-  std::uint64_t token = 0;             // comes back in the durable sink
-  std::span<const ExtentData> extents; // in the order in which runs of them will be read
+  std::uint64_t token = 0;              // comes back in the durable sink
+  std::span<const ExtentData> extents;  // in the order in which runs of them will be read
 };
 
 // One move between memory and a segment file.
 struct SsdPart {
-  const std::byte* memory = nullptr;   // inside the caller's memory, or the store's header buffer
-  RegionId memory_region;              // valid: the store's own, at memory_offset; else the caller knows `memory`
+  const std::byte* memory = nullptr;  // inside the caller's memory, or the store's header buffer
+  RegionId memory_region;             // valid: the store's own, at memory_offset; else the caller knows `memory`
   std::uint64_t memory_offset = 0;
   RegionId file;
   std::uint64_t file_offset = 0;
-  std::uint64_t bytes = 0;             // multiple of 4 KiB, at most the backend's transfer_bytes_max
+  std::uint64_t bytes = 0;  // multiple of 4 KiB, at most the backend's transfer_bytes_max
 };
 
-struct PlanPlace {                     // the store's; not for callers
+struct PlanPlace {  // the store's; not for callers
   Segment* segment = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t record_bytes = 0;
@@ -122,7 +122,7 @@ struct WritePlan {
   BlockKey key;
   std::uint64_t token = 0;
   std::uint64_t sequence = 0;
-  std::vector<SsdPart> parts;          // memory -> file, in any order
+  std::vector<SsdPart> parts;  // memory -> file, in any order
   PlanPlace place;
 };
 
@@ -135,7 +135,7 @@ struct ReadRequest {
   std::span<std::byte> memory;
 };
 
-struct ExpectedExtent {                // the store's; what a read must turn out to be
+struct ExpectedExtent {  // the store's; what a read must turn out to be
   std::uint16_t rank = 0;
   std::uint16_t layer_group = 0;
   std::uint64_t bytes = 0;
@@ -146,16 +146,16 @@ struct ReadPlan {
   BlockKey key;
   LayoutFingerprint layout;
   std::uint64_t sequence = 0;
-  std::vector<SsdPart> parts;          // file -> memory, in any order; the header among them
+  std::vector<SsdPart> parts;  // file -> memory, in any order; the header among them
   PlanPlace place;
 
   std::uint32_t first_extent = 0;
   std::uint32_t extent_count = 0;
   std::byte* memory = nullptr;
-  Place record;                        // who the header must say it is
+  Place record;  // who the header must say it is
   std::span<const std::byte> header;
   std::span<const ExpectedExtent> expected;  // of the whole record
-  std::optional<Status> verdict;       // of Verify
+  std::optional<Status> verdict;             // of Verify
 };
 
 struct RecordInfo {
@@ -163,7 +163,7 @@ struct RecordInfo {
   BlockKey parent;
   LayoutFingerprint layout;
   std::uint64_t raw_bytes = 0;
-  std::uint64_t memory_bytes = 0;      // what ReadRequest::memory must hold for all extents
+  std::uint64_t memory_bytes = 0;  // what ReadRequest::memory must hold for all extents
   std::uint32_t extent_count = 0;
   std::uint64_t sequence = 0;
   bool durable = false;
@@ -178,7 +178,7 @@ struct SsdSinks {
 
 struct SsdStats {
   SsdState state = SsdState::kOn;
-  std::string last_error;              // empty: none yet
+  std::string last_error;  // empty: none yet
   std::uint64_t capacity_bytes = 0;
   std::uint64_t used_bytes = 0;
   std::uint64_t live_bytes = 0;
@@ -203,17 +203,17 @@ class SsdStore {
   SsdStore(const SsdStore&) = delete;
   SsdStore& operator=(const SsdStore&) = delete;
 
-  // Reserves room, checksums, builds the header. AlreadyExists: the record stays as it is (a record of another layout is
-  // replaced). Unavailable: the next segment is still being made; see WaitWritable. ResourceExhausted: disk full, or too
-  // many plans open. FailedPrecondition: the tier is off.
+  // Reserves room, checksums, builds the header. AlreadyExists: the record stays as it is (a record of another layout
+  // is replaced). Unavailable: the next segment is still being made; see WaitWritable. ResourceExhausted: disk full, or
+  // too many plans open. FailedPrecondition: the tier is off.
   Result<WritePlan> PrepareWrite(const RecordDescription& record);
   // Ok: the record can be read; the durable sink will be called. Not ok: it will not, the record is gone.
   Status FinishWrite(WritePlan& plan, IoResult result);
 
   // NotFound: no such key, or stored under another layout. The segment stays until FinishRead.
   Result<ReadPlan> PrepareRead(const ReadRequest& request);
-  // Verifies unless Verify was called. DataLoss, IoError: the record is dropped, and the dropped sink called. Only after
-  // ok may the bytes be used.
+  // Verifies unless Verify was called. DataLoss, IoError: the record is dropped, and the dropped sink called. Only
+  // after ok may the bytes be used.
   Status FinishRead(ReadPlan& plan, IoResult result);
   // The checking part of FinishRead, for a thread that has time for it: about 0.1 ms for 2 MiB. Any thread, one at a
   // time per plan, after the move has ended well.
@@ -238,7 +238,7 @@ class SsdStore {
   // the state's error when writes are stopped. Any thread.
   Status WaitWritable(TimeNs deadline);
 
-  SsdStats stats() const;              // any thread
+  SsdStats stats() const;  // any thread
   std::uint64_t record_bytes_max() const;
 
  private:

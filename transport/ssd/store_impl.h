@@ -145,19 +145,19 @@ class SsdStore::Impl {
   std::uint32_t open_plans_ = 0;
 
   std::uint64_t next_sequence_ = 1;
-  std::uint64_t settled_below_ = 1;   // all smaller sequences are durable or gone
-  std::deque<bool> settled_;          // from settled_below_ on
+  std::uint64_t settled_below_ = 1;  // all smaller sequences are durable or gone
+  std::deque<bool> settled_;         // from settled_below_ on
 
   std::vector<Unsynced> unsynced_;
   std::uint64_t unsynced_bytes_ = 0;
   std::vector<Tombstone> tombstones_;
-  TimeNs pending_since_ = kTimeNever; // the oldest of both
-  std::uint64_t flush_wanted_ = 0;    // tickets
+  TimeNs pending_since_ = kTimeNever;  // the oldest of both
+  std::uint64_t flush_wanted_ = 0;     // tickets
   std::uint64_t flush_done_ = 0;
   std::uint64_t group_failures_ = 0;
 
-  bool segment_short_ = false;        // PrepareWrite found no segment
-  bool reclaim_blocked_ = false;      // every segment is in use; FinishRead and CommitGroup clear it
+  bool segment_short_ = false;    // PrepareWrite found no segment
+  bool reclaim_blocked_ = false;  // every segment is in use; FinishRead and CommitGroup clear it
   SsdState state_ = SsdState::kOn;
   std::string last_error_;
   std::uint32_t errors_in_row_ = 0;

@@ -33,7 +33,8 @@ TEST(BlockContent, FindsAnyWrongByteAndSaysWhere) {
   std::vector<std::byte> bytes(3 * 4096 + 40);
   FillContent(seed, bytes);
   EXPECT_FALSE(FindMismatch(seed, bytes).has_value());
-  for (const std::size_t at : {std::size_t{0}, std::size_t{4095}, std::size_t{4096}, std::size_t{9000}, bytes.size() - 1}) {
+  for (const std::size_t at :
+       {std::size_t{0}, std::size_t{4095}, std::size_t{4096}, std::size_t{9000}, bytes.size() - 1}) {
     auto broken = bytes;
     broken[at] ^= std::byte{1};
     ASSERT_TRUE(FindMismatch(seed, broken).has_value()) << at;

@@ -41,7 +41,8 @@ class ListSource final : public replay::TraceSource {
   replay::TraceStats stats_;
 };
 
-// A scripted outside world: which blocks are READY, what a fetch brings and when, and a log of all that the engine said.
+// A scripted outside world: which blocks are READY, what a fetch brings and when, and a log of all that the engine
+// said.
 class ScriptPort final : public EnginePort {
  public:
   explicit ScriptPort(const ManualClock& clock) : clock_(clock) {}
@@ -56,7 +57,8 @@ class ScriptPort final : public EnginePort {
     while (first + n < request.usable_blocks && ready.contains(request.trace.blocks[first + n])) ++n;
     return n;
   }
-  std::optional<std::uint64_t> StartFetch(const EngineRequest& request, std::uint32_t first, DurationNs deadline) override {
+  std::optional<std::uint64_t> StartFetch(const EngineRequest& request, std::uint32_t first,
+                                          DurationNs deadline) override {
     if (!connected) return std::nullopt;
     deadlines.push_back(deadline);
     Fetch fetch;
@@ -167,7 +169,9 @@ class EngineModelTest : public testing::Test {
   EngineCounts counts;
 };
 
-constexpr TimeNs Ms(std::int64_t n) { return n * kMillisecond; }
+constexpr TimeNs Ms(std::int64_t n) {
+  return n * kMillisecond;
+}
 
 TEST_F(EngineModelTest, ComputesAColdPromptAfterTheFetchFoundNothing) {
   source.Add(1, {1, 2, 3}, 5, 3);

@@ -64,8 +64,12 @@ void RoundTrip(HashForm form) {
   }
 }
 
-TEST(KvEncoding, IsReadByTheVllmDecoderWithIntegerHashes) { RoundTrip(HashForm::kInt64); }
-TEST(KvEncoding, IsReadByTheVllmDecoderWithDigests) { RoundTrip(HashForm::kDigest); }
+TEST(KvEncoding, IsReadByTheVllmDecoderWithIntegerHashes) {
+  RoundTrip(HashForm::kInt64);
+}
+TEST(KvEncoding, IsReadByTheVllmDecoderWithDigests) {
+  RoundTrip(HashForm::kDigest);
+}
 
 TEST(KvEncoding, FitsManyEventsIntoOneBatch) {
   KvBatchEncoder encoder(HashForm::kInt64);

@@ -45,7 +45,8 @@ TEST(Scenario, OffersTheGeneratorsScenariosALoadOfAtMostSeventyPercent) {
 TEST(Scenario, NamesTheNearestKeyAndTheLineOfAnUnknownOne) {
   const auto scenario = ParseScenario(Replaced(File(), "arena_slots", "arena_slot"), "drive.toml", "quickstart");
   ASSERT_FALSE(scenario.ok());
-  EXPECT_THAT(scenario.status().message(), HasSubstr("unknown key `engine.arena_slot`; did you mean `engine.arena_slots`?"));
+  EXPECT_THAT(scenario.status().message(),
+              HasSubstr("unknown key `engine.arena_slot`; did you mean `engine.arena_slots`?"));
   EXPECT_THAT(scenario.status().message(), HasSubstr("`engine.arena_slots` is missing"));
   EXPECT_THAT(scenario.status().message(), testing::ContainsRegex("drive.toml:[0-9]+: unknown"));
 }
@@ -63,8 +64,8 @@ TEST(Scenario, ListsTheScenariosThatThereAre) {
 }
 
 TEST(Scenario, RefusesATraceKeyForAGenerator) {
-  const auto scenario = ParseScenario(Replaced(File(), "[quickstart.engine]", "sessions = 3\n[quickstart.engine]"), "f",
-                                      "quickstart");
+  const auto scenario =
+      ParseScenario(Replaced(File(), "[quickstart.engine]", "sessions = 3\n[quickstart.engine]"), "f", "quickstart");
   EXPECT_THAT(scenario.status().message(), HasSubstr("`workload.sessions` has no meaning for a generator"));
 }
 

@@ -49,8 +49,8 @@ std::string Script(const replay::TempDir& dir, const std::string& body) {
 TEST(SidecarProcess, SaysHowASidecarEndedAndWhatItWrote) {
   const replay::TempDir dir;
   auto process = SidecarProcess::Start(
-      Load("smoke"), {.executable = Script(dir, "echo 'no such directory: /dev/null/x' >&2\nexit 3\n"),
-                      .parent_folder = dir.path()});
+      Load("smoke"),
+      {.executable = Script(dir, "echo 'no such directory: /dev/null/x' >&2\nexit 3\n"), .parent_folder = dir.path()});
   ASSERT_TRUE(process.ok()) << process.status().ToString();
   const TimeNs until = MonotonicNow() + 20 * kSecond;
   Status status = OkStatus();
@@ -64,8 +64,8 @@ TEST(SidecarProcess, StopsItAndRemovesItsFolder) {
   const replay::TempDir dir;
   std::string folder;
   {
-    auto process = SidecarProcess::Start(Load("smoke"), {.executable = Script(dir, "exec tail -f /dev/null\n"),
-                                                         .parent_folder = dir.path()});
+    auto process = SidecarProcess::Start(
+        Load("smoke"), {.executable = Script(dir, "exec tail -f /dev/null\n"), .parent_folder = dir.path()});
     ASSERT_TRUE(process.ok());
     folder = (*process)->folder();
     struct stat info {};
@@ -78,7 +78,8 @@ TEST(SidecarProcess, StopsItAndRemovesItsFolder) {
 
 TEST(SidecarProcess, ReportsAnExecutableThatIsNotThere) {
   const replay::TempDir dir;
-  auto process = SidecarProcess::Start(Load("smoke"), {.executable = "/nonexistent/foreload", .parent_folder = dir.path()});
+  auto process =
+      SidecarProcess::Start(Load("smoke"), {.executable = "/nonexistent/foreload", .parent_folder = dir.path()});
   ASSERT_TRUE(process.ok());
   const TimeNs until = MonotonicNow() + 20 * kSecond;
   Status status = OkStatus();

@@ -344,7 +344,8 @@ TEST(Admission, FoundBlocksAddUp) {
   EXPECT_EQ(s.needed_in_engine, 1u);
   EXPECT_EQ(s.needed_in_flight, 1u);
   EXPECT_EQ(s.needed_absent, 1u);
-  EXPECT_EQ(s.needed_in_engine + s.needed_ready + s.needed_in_flight + s.needed_dram + s.needed_ssd + s.needed_absent, 5u);
+  EXPECT_EQ(s.needed_in_engine + s.needed_ready + s.needed_in_flight + s.needed_dram + s.needed_ssd + s.needed_absent,
+            5u);
 }
 
 TEST(Admission, AFailedLoadIsNotPrefetchedAgainAtOnce) {

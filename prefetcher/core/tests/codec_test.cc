@@ -72,7 +72,8 @@ TEST(Codec, ChangedBytesAreRefusedOrDecodeToSomethingEncodable) {
   for (int i = 0; i < 5000; ++i) {
     std::vector<std::uint8_t> changed = bytes;
     changed[rng.Below(changed.size())] = static_cast<std::uint8_t>(rng.Next());
-    if (DecodeBatch(changed, decoded).ok()) EXPECT_EQ(Encoded(decoded), changed);
+    if (!DecodeBatch(changed, decoded).ok()) continue;
+    EXPECT_EQ(Encoded(decoded), changed);
   }
 }
 
@@ -116,7 +117,7 @@ TEST(Codec, TheDigestSeesOrderAndContentAndIsFixed) {
   EXPECT_NE(CommandDigest(a), CommandDigest(b));
   EXPECT_NE(CommandDigest(a), CommandDigest(std::span(a).first(1)));
   EXPECT_NE(CommandDigest({}), CommandDigest(a));
-  EXPECT_EQ(CommandDigest(a), 0x0ull);
+  EXPECT_EQ(CommandDigest(a), 773477618326251924ull);
 }
 
 }  // namespace

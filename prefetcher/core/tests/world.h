@@ -122,7 +122,9 @@ class World {
 
   const CoreStats& stats() const { return core.stats(); }
   const PrefetchLedger& ledger(Tier tier) const { return stats().prefetch[static_cast<std::size_t>(tier)]; }
-  std::uint64_t ended(Tier tier, Outcome outcome) const { return ledger(tier).ended[static_cast<std::size_t>(outcome)]; }
+  std::uint64_t ended(Tier tier, Outcome outcome) const {
+    return ledger(tier).ended[static_cast<std::size_t>(outcome)];
+  }
   std::uint64_t ignored(IgnoredReason reason) const { return stats().ignored[static_cast<std::size_t>(reason)]; }
   std::uint64_t suppressed(SuppressReason reason) const { return stats().suppressed[static_cast<std::size_t>(reason)]; }
   std::uint64_t refused(StoreRefusal reason) const { return stats().store_refused[static_cast<std::size_t>(reason)]; }

@@ -119,7 +119,7 @@ TEST_F(SsdFaultsTest, AFullDiskStopsWritesAndReadsGoOnUntilSpaceReturns) {
   }
   clock.Advance(120 * kSecond);
   ASSERT_TRUE(store().Flush().ok());  // wakes the store's thread, which asks for space again
-  for (int i = 0; i < 8; ++i) {  // two segments' worth: at least one new segment was made
+  for (int i = 0; i < 8; ++i) {       // two segments' worth: at least one new segment was made
     status = bench_.Write(id++, kQuarter);
     ASSERT_TRUE(status.ok()) << status.ToString();
   }

@@ -1,6 +1,7 @@
-// Power loss at every point of a run. Everything that reached the disk is logged; for each prefix of the log a disk image
-// is made that keeps what was synced by then and any part of the rest, torn within blocks too. A store opened on it must
-// hold every record that had been called durable, byte-exact, no record that was dropped for good, and no wrong byte.
+// Power loss at every point of a run. Everything that reached the disk is logged; for each prefix of the log a disk
+// image is made that keeps what was synced by then and any part of the rest, torn within blocks too. A store opened on
+// it must hold every record that had been called durable, byte-exact, no record that was dropped for good, and no wrong
+// byte.
 #include <gtest/gtest.h>
 
 #include <errno.h>
@@ -81,9 +82,12 @@ Image ImageAt(std::span<const DiskOp> ops, Loss loss, Rng& rng) {
     if (op.kind == DiskOp::Kind::kCreate && happened(i)) image[op.path].assign(op.offset, std::byte{0});
     const auto file = image.find(op.path);
     if (file == image.end()) continue;
-    if (op.kind == DiskOp::Kind::kRemove && happened(i)) image.erase(file);
-    else if (op.kind == DiskOp::Kind::kTruncate && happened(i)) file->second.resize(op.offset);
-    else if (op.kind == DiskOp::Kind::kWrite) ApplyWrite(file->second, op, IsDurable(ops, i), loss, rng);
+    if (op.kind == DiskOp::Kind::kRemove && happened(i))
+      image.erase(file);
+    else if (op.kind == DiskOp::Kind::kTruncate && happened(i))
+      file->second.resize(op.offset);
+    else if (op.kind == DiskOp::Kind::kWrite)
+      ApplyWrite(file->second, op, IsDurable(ops, i), loss, rng);
   }
   return image;
 }
@@ -165,9 +169,8 @@ TEST(SsdPowerLossTest, NothingDurableIsLostAtAnyPointOfARun) {
 // The harness can fail: a store that called records durable without a sync would be caught.
 TEST(SsdPowerLossTest, TheHarnessSeesAMissingSync) {
   std::vector<DiskOp> ops = RecordRun(3);
-  std::erase_if(ops, [](const DiskOp& op) {
-    return op.kind == DiskOp::Kind::kSyncBegin || op.kind == DiskOp::Kind::kSyncEnd;
-  });
+  std::erase_if(
+      ops, [](const DiskOp& op) { return op.kind == DiskOp::Kind::kSyncBegin || op.kind == DiskOp::Kind::kSyncEnd; });
   Rng rng(1);
   const Image image = ImageAt(ops, Loss::kAllUnsynced, rng);
   TempDir dir;

@@ -10,8 +10,8 @@
 namespace foreload::ssd::testing {
 namespace {
 
-const ExtentSizes kSmall = {5000, 4096, 1, 12288};       // padded: 8192 + 4096 + 4096 + 12288
-const ExtentSizes kQuarter = {200 << 10};                // four fit a 1 MiB segment
+const ExtentSizes kSmall = {5000, 4096, 1, 12288};  // padded: 8192 + 4096 + 4096 + 12288
+const ExtentSizes kQuarter = {200 << 10};           // four fit a 1 MiB segment
 
 class SsdStoreTest : public ::testing::Test {
  protected:
@@ -297,13 +297,13 @@ TEST_F(SsdStoreTest, ASecondStoreOnTheDirectoryIsRefusedAndToldWho) {
 TEST_F(SsdStoreTest, FilesAreForTheOwnerAlone) {
   ASSERT_TRUE(bench_.Write(1, kSmall).ok());
   for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
-    struct stat info{};
+    struct stat info {};
     ASSERT_EQ(::stat(entry.path().c_str(), &info), 0);
     EXPECT_EQ(info.st_mode & 0777, 0600u) << entry.path();
   }
   StoreBench made(dir_.path() + "/a/b");
   ASSERT_TRUE(made.Open().ok());
-  struct stat info{};
+  struct stat info {};
   ASSERT_EQ(::stat((dir_.path() + "/a/b").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
   made.Close();

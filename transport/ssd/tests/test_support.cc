@@ -121,9 +121,8 @@ Completion TestBackend::Move(const Transfer& transfer) {
   auto* memory = static_cast<std::byte*>(to_file ? source.base : destination.base) +
                  (to_file ? transfer.source_offset : transfer.destination_offset);
   const ssize_t n =
-      to_file
-          ? ::pwrite(destination.fd, memory, transfer.bytes, static_cast<off_t>(transfer.destination_offset))
-          : ::pread(source.fd, memory, transfer.bytes, static_cast<off_t>(transfer.source_offset));
+      to_file ? ::pwrite(destination.fd, memory, transfer.bytes, static_cast<off_t>(transfer.destination_offset))
+              : ::pread(source.fd, memory, transfer.bytes, static_cast<off_t>(transfer.source_offset));
   if (n != static_cast<ssize_t>(transfer.bytes)) {
     return {transfer.token, 0, n < 0 ? TransferError::kIo : TransferError::kShort, n < 0 ? errno : 0};
   }
@@ -158,7 +157,9 @@ Result<OpenedFile> TestFiles::Open(const std::string& path) {
   return file;
 }
 
-Status TestFiles::Read(int fd, std::uint64_t offset, std::span<std::byte> out) { return real_->Read(fd, offset, out); }
+Status TestFiles::Read(int fd, std::uint64_t offset, std::span<std::byte> out) {
+  return real_->Read(fd, offset, out);
+}
 
 Status TestFiles::Write(int fd, std::uint64_t offset, std::span<const std::byte> bytes) {
   {
@@ -252,7 +253,9 @@ std::uint64_t PaddedBytes(const ExtentSizes& sizes) {
   return bytes;
 }
 
-TimeNs TestDeadline() { return MonotonicNow() + 60 * kSecond; }
+TimeNs TestDeadline() {
+  return MonotonicNow() + 60 * kSecond;
+}
 
 // ---- StoreBench
 
@@ -308,8 +311,10 @@ Result<WritePlan> StoreBench::Prepare(std::uint64_t id, const ExtentSizes& sizes
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const std::span<std::byte> data(memory_.data() + at, sizes[i]);
     FillExtent(id, i, data);
-    extents.push_back({.rank = static_cast<std::uint16_t>(i % 2), .layer_group = static_cast<std::uint16_t>(i / 2),
-                       .data = data, .xxh3 = {}});
+    extents.push_back({.rank = static_cast<std::uint16_t>(i % 2),
+                       .layer_group = static_cast<std::uint16_t>(i / 2),
+                       .data = data,
+                       .xxh3 = {}});
     at += RoundUpToBlock(sizes[i]);
   }
   return store->PrepareWrite({.key = KeyOf(id),
@@ -331,8 +336,10 @@ IoResult StoreBench::MoveParts(std::span<const SsdPart> parts, bool to_file) {
     Completion done;
     FORELOAD_CHECK(backend.Poll({&done, 1}) == 1, "no completion");
     FORELOAD_CHECK(done.error != TransferError::kBadRegion, "the store named a bad region");
-    if (done.error == TransferError::kNoSpace) result = IoResult::kNoSpace;
-    else if (done.error != TransferError::kNone) result = IoResult::kError;
+    if (done.error == TransferError::kNoSpace)
+      result = IoResult::kNoSpace;
+    else if (done.error != TransferError::kNone)
+      result = IoResult::kError;
   }
   return result;
 }
@@ -421,7 +428,7 @@ std::map<std::uint64_t, DropReason> StoreBench::Dropped() {
 std::uint64_t DiskUse(const std::string& directory) {
   std::uint64_t bytes = 0;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    struct stat info{};
+    struct stat info {};
     if (::lstat(entry.path().c_str(), &info) == 0) bytes += static_cast<std::uint64_t>(info.st_blocks) * 512;
   }
   return bytes;

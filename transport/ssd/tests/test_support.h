@@ -23,8 +23,8 @@
 
 namespace foreload::ssd::testing {
 
-// A directory of its own, mode 0700, removed at the end. In memory where there is room for that: a test that cuts a file
-// at every offset would wait for the disk most of its time. kDisk: where temporary files normally are.
+// A directory of its own, mode 0700, removed at the end. In memory where there is room for that: a test that cuts a
+// file at every offset would wait for the disk most of its time. kDisk: where temporary files normally are.
 class TempDir {
  public:
   enum class Where { kMemory, kDisk };
@@ -41,9 +41,9 @@ struct DiskOp {
   enum class Kind { kCreate, kWrite, kSyncBegin, kSyncEnd, kTruncate, kRemove, kDirSync, kDurable, kGone, kForgotten };
   Kind kind;
   std::string path;
-  std::uint64_t offset = 0;        // kTruncate, kCreate: bytes
+  std::uint64_t offset = 0;  // kTruncate, kCreate: bytes
   std::vector<std::byte> bytes;
-  std::uint64_t id = 0;            // kDurable, kGone, kForgotten: of the record; syncs: to pair them
+  std::uint64_t id = 0;  // kDurable, kGone, kForgotten: of the record; syncs: to pair them
 };
 
 class DiskLog {
@@ -74,14 +74,14 @@ class TestBackend final : public Backend {
   std::size_t Poll(std::span<Completion> completions) override;
 
   std::size_t regions();
-  int fail_errno = 0;               // != 0: every file transfer fails with it
+  int fail_errno = 0;  // != 0: every file transfer fails with it
   std::uint64_t transfer_bytes_max = std::uint64_t{1} << 30;
 
  private:
   Completion Move(const Transfer& transfer);
 
   DiskLog* const log_;
-  std::mutex mutex_;                // registration comes from the store's thread
+  std::mutex mutex_;  // registration comes from the store's thread
   std::map<std::uint32_t, Region> regions_;
   std::uint32_t next_region_ = 0;
   std::deque<Completion> done_;
@@ -92,11 +92,11 @@ class TestFiles final : public SegmentFiles {
  public:
   struct Faults {
     std::mutex mutex;
-    int create_errno = 0;           // != 0: every Create fails with it
+    int create_errno = 0;  // != 0: every Create fails with it
     int sync_errno = 0;
     int write_errno = 0;
-    int syncs_to_fail = 0;          // of sync_errno
-    int syncs = 0;                  // so far
+    int syncs_to_fail = 0;  // of sync_errno
+    int syncs = 0;          // so far
   };
   TestFiles(std::shared_ptr<Faults> faults, DiskLog* log, DirectIo direct_io = DirectIo::kOff);
 
@@ -133,7 +133,7 @@ class StoreBench {
   explicit StoreBench(std::string directory, DiskLog* log = nullptr);
   ~StoreBench();
 
-  Status Open();                    // by `options`
+  Status Open();  // by `options`
   void Close() { store.reset(); }
 
   // Whole operations. Write waits for a segment; ids of records that the sinks named are in durable, failed, dropped.
