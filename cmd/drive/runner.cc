@@ -103,6 +103,7 @@ class Runner {
     port.ranks = scenario_.ranks;
     port.arena_slots = scenario_.arena_slots;
     port.store_slots = scenario_.store_slots;
+    port.breaker_open_ms = static_cast<std::uint32_t>(std::max<DurationNs>(1, scenario_.breaker_open / kMillisecond));
     port.recompute_seconds_per_token = 1 / scenario_.engine.prefill_tokens_per_second;
     port.demand_only = phase == Phase::kDemand;
     port.fetches_max = scenario_.engine.admitted_max;

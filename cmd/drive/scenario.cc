@@ -85,6 +85,7 @@ void Bind(Scenario& s, Bindings& b) {
       {"workload.session_spread", kT, &s.session_spread},
       {"workload.session_gap_max", kT, &s.session_gap_max},
       {"engine.demand_deadline", kA, &s.engine.demand_deadline},
+      {"engine.breaker_open", kA, &s.breaker_open},
       {"sidecar.dram_to_hbm_latency", kA, &s.dram_to_hbm_latency},
       {"sidecar.ssd_latency", kA, &s.ssd_latency},
   };

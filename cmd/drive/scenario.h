@@ -42,6 +42,7 @@ struct Scenario {
   std::uint32_t layer_groups = 1;
   std::uint32_t arena_slots = 0;
   std::uint32_t store_slots = 0;
+  DurationNs breaker_open = 1 * kSecond;  // after a demand fetch past its deadline
   HashForm hash_form = HashForm::kInt64;
 
   // sidecar

@@ -66,17 +66,20 @@ void EngineEvents::Revoked(EngineId id) {
 
 // Every slot is gone at once, without SlotFree. Its loads are cancelled and end later under an old epoch.
 void EngineEvents::DropArena(Engine& engine) {
+  const std::vector<TransferId> withdrawn = transfers_.Withdraw(engine.id);
   Arena& arena = engine.arena;
   for (std::uint32_t i = 0; i < arena.size(); ++i) {
     Slot& slot = arena[i];
     if (slot.state == SlotState::kFree) continue;
     state_.ledger.Settle(Tier::kHbm, slot.mark, Outcome::kWasted);
-    if (slot.state == SlotState::kLoading) transfers_.Cancel(slot.transfer);
+    const bool handed_over = slot.state == SlotState::kLoading && !transfers_.In(slot.transfer, withdrawn);
+    if (handed_over) transfers_.Cancel(slot.transfer);
     if (slot.state != SlotState::kRetiring) eviction_.Detach(engine, i);
     --state_.catalog.At(slot.block).slots;
     state_.catalog.UpdateIdle(slot.block);
   }
   arena.Grant(0);
+  for (const TransferId id : withdrawn) transfers_.End({id, TransferStatus::kGone, 0, 0});
 }
 
 Slot* EngineEvents::FindSlot(EngineId id, SlotIndex slot) {

@@ -151,6 +151,23 @@ void Transfers::Cancel(std::uint32_t i) {
   state_.Emit(core::Cancel{transfer.id});
 }
 
+std::vector<TransferId> Transfers::Withdraw(EngineId engine) {
+  std::vector<TransferId> loads;
+  for (const Command& command : *state_.out) {
+    const auto* load = std::get_if<LoadToArena>(&command);
+    if (load != nullptr && load->engine == engine) loads.push_back(load->transfer);
+  }
+  const auto withdrawn = [&loads](TransferId id) { return std::find(loads.begin(), loads.end(), id) != loads.end(); };
+  std::erase_if(*state_.out, [&](const Command& command) {
+    if (const auto* load = std::get_if<LoadToArena>(&command)) return load->engine == engine;
+    if (const auto* retire = std::get_if<RetireSlot>(&command)) return retire->engine == engine;
+    if (const auto* promote = std::get_if<Promote>(&command)) return withdrawn(promote->transfer);
+    const auto* cancel = std::get_if<core::Cancel>(&command);
+    return cancel != nullptr && withdrawn(cancel->transfer);
+  });
+  return loads;
+}
+
 Transfers::Ended Transfers::End(const TransferDone& done) {
   const std::uint32_t i = index_.Find(done.transfer.value);
   if (i == kNone) return {};
@@ -176,7 +193,9 @@ Transfers::Ended Transfers::End(const TransferDone& done) {
     const Tier tier = transfer.kind == TransferKind::kLoadToArena ? Tier::kHbm : Tier::kDram;
     state_.ledger.Settle(tier, mark, FailedOutcome(done.status, done.service_ns));
     const bool asked_for = done.status == TransferStatus::kCancelled && transfer.cancelled;
-    if (!asked_for && transfer.kind != TransferKind::kSpill) CountFailure(transfer.block);
+    ended.stale = transfer.kind == TransferKind::kLoadToArena &&
+                  state_.EngineAt(transfer.engine).arena.epoch() != transfer.arena_epoch;
+    if (!asked_for && !ended.stale && transfer.kind != TransferKind::kSpill) CountFailure(transfer.block);
   }
   switch (transfer.kind) {
     case TransferKind::kLoadToDram: EndDramLoad(transfer, done.status, mark); break;

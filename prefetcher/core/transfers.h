@@ -4,8 +4,10 @@
 // revoked grant has outlived (its arena epoch is old) touches no slot when it ends.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "base/ids.h"
 #include "prefetcher/core/event.h"
@@ -61,6 +63,13 @@ class Transfers {
   // Cancels the loads of this block (into this engine's arena, and into DRAM) for which nobody waits any more.
   void CancelUnneeded(BlockId block, EngineId engine);
   void Cancel(std::uint32_t transfer);
+  bool In(std::uint32_t transfer, const std::vector<TransferId>& ids) const {
+    return std::find(ids.begin(), ids.end(), transfers_[transfer].id) != ids.end();
+  }
+
+  // The engine's arena is being dropped: takes what this step has asked of it back out of the commands, so that nothing
+  // that was meant for an old grant reaches a new one of the same step. Gives back the loads; end them afterwards.
+  std::vector<TransferId> Withdraw(EngineId engine);
 
   struct Ended {
     Transfer transfer;

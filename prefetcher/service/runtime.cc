@@ -20,6 +20,7 @@
 #include "prefetcher/service/intake.h"
 #include "prefetcher/service/interner.h"
 #include "prefetcher/service/observe.h"
+#include "prefetcher/service/recorder.h"
 #include "prefetcher/service/status_document.h"
 #include "proto/control.pb.h"
 #include "proto/telemetry.pb.h"
@@ -27,6 +28,7 @@
 #include "telemetry/staging_queue.h"
 #include "transport/dram/dram_store.h"
 #include "transport/host/host_backend.h"
+#include "transport/metrics.h"
 #include "transport/mover.h"
 #include "transport/region_map.h"
 #include "transport/ssd/ssd_store.h"
@@ -116,6 +118,7 @@ struct Runtime::Impl {
   std::unique_ptr<core::Core> core;
   std::unique_ptr<core::VirtualExecutor> virtual_executor;
   std::unique_ptr<ObserveAdapter> observe;
+  std::unique_ptr<Recorder> recorder;
   std::unique_ptr<EngineRegistry> engines;
   std::unique_ptr<Intake> intake;
   std::unique_ptr<Executor> executor;
@@ -123,6 +126,10 @@ struct Runtime::Impl {
   std::vector<InboxItem> inbox_items;
   std::vector<telemetry::StagedItem> staged;
   core::EventBatch virtual_batch;
+  TransportMetrics host_metrics{metrics, "dram_hbm"};
+  TransportMetrics file_metrics{metrics, "ssd_dram"};
+  FileBackendMetrics file_backend_metrics{metrics};
+  FileBackendChoice file_backend_choice;
   TimeNs next_scan = 0;
   TimeNs next_publish = 0;
   TimeNs next_sweep = 0;
@@ -163,7 +170,8 @@ Status Runtime::Impl::OpenStores() {
       MoverOptions{.name = "fl-host",
                    .link_bytes_per_second = config.links.dram_to_hbm.bytes_per_second,
                    .throttle_bytes_per_second = config.links.dram_to_hbm.throttle_bytes_per_second,
-                   .write_age_max_ns = 5 * kMillisecond},  // stores hold the engine's ring slots
+                   .write_age_max_ns = 5 * kMillisecond,  // stores hold the engine's ring slots
+                   .metrics = &host_metrics},
       [this](const MoveResult& result) { inbox.Push(result); });
   if (config.ssd.directory.empty()) return OkStatus();
 
@@ -171,13 +179,13 @@ Status Runtime::Impl::OpenStores() {
   io.kind = config.ssd.io == SsdIo::kThreads ? FileBackendOptions::Kind::kThreadPool
             : config.ssd.io == SsdIo::kUring ? FileBackendOptions::Kind::kUring
                                              : FileBackendOptions::Kind::kAuto;
-  FileBackendChoice choice;
-  FORELOAD_ASSIGN_OR_RETURN(file_backend, MakeFileBackend(io, &choice));
-  file_choice = (choice.io_uring ? "io_uring: " : "thread pool: ") + choice.reason;
+  FORELOAD_ASSIGN_OR_RETURN(file_backend, MakeFileBackend(io, &file_backend_choice));
+  file_choice = (file_backend_choice.io_uring ? "io_uring: " : "thread pool: ") + file_backend_choice.reason;
   spdlog::info("ssd: {}", file_choice);
   FORELOAD_ASSIGN_OR_RETURN(auto file_map,
                             RegionMap::Register(*file_backend, dram->base(), dram->bytes(), dram->bytes()));
   dram_file = std::move(file_map);
+  file_backend_metrics.Set(file_backend_choice, *file_backend);
   FORELOAD_ASSIGN_OR_RETURN(
       ssd, ssd::SsdStore::Open({.directory = config.ssd.directory,
                                 .capacity_bytes = config.ssd.capacity_bytes,
@@ -200,7 +208,8 @@ Status Runtime::Impl::OpenStores() {
   file_mover = std::make_unique<Mover>(*file_backend, clock,
                                        MoverOptions{.name = "fl-file",
                                                     .link_bytes_per_second = config.links.ssd_to_dram.bytes_per_second,
-                                                    .throttle_bytes_per_second = config.ssd.throttle_bytes_per_second},
+                                                    .throttle_bytes_per_second = config.ssd.throttle_bytes_per_second,
+                                                    .metrics = &file_metrics},
                                        [this](const MoveResult& result) { inbox.Push(result); });
   return OkStatus();
 }
@@ -248,6 +257,9 @@ Status Runtime::Impl::Open() {
   const core::CoreConfig core_config = ToCoreConfig(config);
   FORELOAD_RETURN_IF_ERROR(core::Validate(core_config));
   core = std::make_unique<core::Core>(core_config);
+  if (!config.record.file.empty()) {
+    FORELOAD_ASSIGN_OR_RETURN(recorder, Recorder::Open(config.record, core_config, interner));
+  }
   engines = std::make_unique<EngineRegistry>(
       EngineRegistry::Options{.mode = config.mode, .boot_token = boot_token, .engines_max = config.limits.engines_max},
       *host_backend, interner, metrics, events);
@@ -430,7 +442,9 @@ void Runtime::Impl::HandleStaged(TimeNs now) {
 }
 
 void Runtime::Impl::StepOnce(TimeNs now, const core::EventBatch& batch) {
+  const std::size_t before = commands.size();
   core->Step(now, batch, commands);
+  if (recorder != nullptr) recorder->Step(now, batch, std::span(commands).subspan(before));
   stepped = true;
 }
 
@@ -549,6 +563,9 @@ void Runtime::Drain(TimeNs deadline) {
   impl.file_mover.reset();
   impl.inbox.WaitDrain(impl.inbox_items, 0);
   if (impl.executor != nullptr) impl.HandleInbox(impl.clock.Now());
+  if (impl.recorder != nullptr) {
+    if (const Status status = impl.recorder->Close(); !status.ok()) spdlog::error("recording: {}", status.message());
+  }
   impl.control.reset();
   impl.executor.reset();
   impl.engines.reset();

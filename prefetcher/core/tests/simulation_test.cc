@@ -54,7 +54,7 @@ class Book {
   }
 
   void On(TimeNs now, const LoadToDram& c, Rng& rng) {
-    EXPECT_TRUE(ssd.count(c.block) == 1) << "loads a block that is not on SSD";
+    EXPECT_TRUE(ssd.count(c.block) == 1 || lost.count(c.block) == 1) << "loads a block that is not on SSD";
     EXPECT_TRUE(dram.insert(c.block).second) << "loads a block that is in DRAM";
     EXPECT_LE(dram.size(), dram_blocks_) << "DRAM is over its budget";
     ++reads[c.block];
@@ -111,6 +111,10 @@ class Book {
     if (found == demands.end() && crossing.erase(c.demand) == 1) return;  // answered before it was dropped, in one step
     ASSERT_TRUE(found != demands.end()) << "answers a demand that does not wait";
     EXPECT_EQ(c.ready_blocks + c.absent_blocks + c.failed_blocks, found->second.second.size());
+    if (changed.count(c.engine.value) == 1) {  // answered before its arena went, in one step
+      demands.erase(found);
+      return;
+    }
     for (std::uint32_t k = 0; k < c.ready_blocks && k < found->second.second.size(); ++k) {
       EXPECT_TRUE(Ready(c.engine, found->second.second[k])) << "calls a block ready that is not";
     }
@@ -145,6 +149,15 @@ class Book {
       if (slot.state == SlotView::kReady && slot.block == block) return true;
     }
     return false;
+  }
+
+  bool Lies(BlockId block) {
+    for (const auto& [engine, slots] : arenas) {
+      for (const SlotView& slot : slots) {
+        if (slot.state != SlotView::kFree && slot.block == block) return true;
+      }
+    }
+    return dram.count(block) == 1 || ssd.count(block) == 1 || reads[block] > 0;
   }
 
   // Ends what is due, as events. What a real executor would do to its stores is done to the book.
@@ -196,6 +209,7 @@ class Book {
   }
 
   void ArenaGone(EngineId engine, std::uint32_t slots) {
+    changed.insert(engine.value);
     ++epochs[engine.value];
     arenas[engine.value].assign(slots, SlotView{});
   }
@@ -214,6 +228,9 @@ class Book {
   std::vector<Free> frees;
   std::map<std::uint64_t, std::pair<EngineId, std::vector<BlockId>>> demands;
   std::set<std::uint64_t> crossing;  // dropped in the batch that is about to be stepped
+  std::set<std::uint32_t> changed;  // engines whose arena went in that batch
+  std::set<BlockId> recovered;      // announced in that batch
+  std::set<BlockId> lost;           // dropped by the SSD store in that batch, perhaps behind a load of it
   std::set<std::uint64_t> stores, flushes;
   std::map<std::uint64_t, std::vector<BlockId>> purges;
   std::uint64_t answered = 0;
@@ -287,6 +304,13 @@ class Simulation {
     for (const Command& command : w_.last) book_.Apply(w_.now, command, rng_);
     w_.all.clear();
     book_.crossing.clear();
+    book_.changed.clear();
+    book_.lost.clear();
+    // A record that the core has refused (catalog full, purge) is the store's own.
+    for (const BlockId block : book_.recovered) {
+      if (w_.core.Explain(block).find("; on SSD") == std::string::npos) book_.ssd.erase(block);
+    }
+    book_.recovered.clear();
   }
 
   EngineId AnyEngine() { return EngineId{static_cast<std::uint32_t>(rng_.Below(kEngines))}; }
@@ -426,8 +450,8 @@ class Simulation {
     const BlockId block = AnyBlock();
     if (book_.dram.count(block) != 0 || PurgedNow(block)) return;
     w_.Send(SsdRecovered{block, BlockId{}, kBlockBytes});
-    // The core may refuse it when its catalog is full; then it never loads it.
     book_.ssd.insert(block);
+    book_.recovered.insert(block);
   }
   bool PurgedNow(BlockId block) const {
     for (const auto& [id, blocks] : book_.purges) {
@@ -441,16 +465,21 @@ class Simulation {
     // A record is never dropped under a read.
     if (book_.reads[block] > 0) return;
     book_.ssd.erase(block);
+    book_.lost.insert(block);
     w_.Send(SsdDropped{block});
   }
   void PurgeSome() {
     const std::vector<std::uint32_t> prefix = AnyPrefix();
     const std::uint64_t id = next_id_++;
     w_.Send(NamespacePurged{id, w_.Range(prefix)});
-    book_.purges[id] = Ids(prefix);
+    // A block that lies nowhere now may be stored anew behind the purge.
+    book_.purges[id];
+    for (const BlockId block : Ids(prefix)) {
+      if (book_.Lies(block)) book_.purges[id].push_back(block);
+    }
     // What the core does not know, it cannot drop: the store's own records of unknown blocks go with the namespace.
     for (const std::uint32_t v : prefix) {
-      if (book_.reads[BlockId{v}] == 0) book_.ssd.erase(BlockId{v});
+      if (book_.reads[BlockId{v}] == 0 && book_.ssd.erase(BlockId{v}) == 1) book_.lost.insert(BlockId{v});
     }
   }
   void FlushSome() {
@@ -552,7 +581,7 @@ TEST(Determinism, TheDecisionsOfASeedAreTheSameOnEveryMachine) {
   simulation.Run(300);
   std::uint64_t folded = 0;
   for (const std::uint64_t digest : simulation.digests()) folded = (folded ^ digest) * 0x9E3779B97F4A7C15ull;
-  EXPECT_EQ(folded, 0x0ull);
+  EXPECT_EQ(folded, 6569812132195929716ull);
 }
 
 }  // namespace
