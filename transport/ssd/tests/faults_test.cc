@@ -97,9 +97,7 @@ TEST_F(SsdFaultsTest, ACancelledReadHarmsNothing) {
 }
 
 TEST_F(SsdFaultsTest, AFullDiskStopsWritesAndReadsGoOnUntilSpaceReturns) {
-  ManualClock clock;
-  clock.Set(kSecond);
-  bench_.clock = &clock;
+  bench_.clock = &bench_.manual_clock;
   ASSERT_TRUE(bench_.Open().ok());
   ASSERT_TRUE(bench_.Write(1, kQuarter).ok());
   {
@@ -117,7 +115,7 @@ TEST_F(SsdFaultsTest, AFullDiskStopsWritesAndReadsGoOnUntilSpaceReturns) {
     const std::lock_guard lock(bench_.faults->mutex);
     bench_.faults->create_errno = 0;
   }
-  clock.Advance(120 * kSecond);
+  bench_.manual_clock.Advance(120 * kSecond);
   ASSERT_TRUE(store().Flush().ok());  // wakes the store's thread, which asks for space again
   for (int i = 0; i < 8; ++i) {       // two segments' worth: at least one new segment was made
     status = bench_.Write(id++, kQuarter);
@@ -128,8 +126,7 @@ TEST_F(SsdFaultsTest, AFullDiskStopsWritesAndReadsGoOnUntilSpaceReturns) {
 }
 
 TEST_F(SsdFaultsTest, NoSpaceAtAWriteStopsWrites) {
-  ManualClock clock;
-  bench_.clock = &clock;
+  bench_.clock = &bench_.manual_clock;
   ASSERT_TRUE(bench_.Open().ok());
   ASSERT_TRUE(bench_.Write(1, {4096}).ok());
   bench_.backend.fail_errno = ENOSPC;
@@ -138,7 +135,7 @@ TEST_F(SsdFaultsTest, NoSpaceAtAWriteStopsWrites) {
   EXPECT_EQ(store().stats().state, SsdState::kWritesStopped);
   EXPECT_EQ(bench_.Write(2, {4096}).code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE(bench_.Read(1, {4096}).ok());
-  clock.Advance(120 * kSecond);
+  bench_.manual_clock.Advance(120 * kSecond);
   EXPECT_TRUE(bench_.Write(2, {4096}).ok());
 }
 
@@ -163,15 +160,14 @@ TEST_F(SsdFaultsTest, ARealFullFileSystemIsSurvived) {
     GTEST_SKIP() << "mounting a tmpfs needs CAP_SYS_ADMIN";
   }
   {
-    ManualClock clock;
     StoreBench bench(mount_point.path() + "/ssd");
-    bench.clock = &clock;
+    bench.clock = &bench.manual_clock;
     bench.options.capacity_bytes = 64 << 20;  // far more than there is
     ASSERT_TRUE(bench.Open().ok());
     for (std::uint64_t id = 0; id < 100; ++id) {  // lives within what there is, reclaiming its own
       Status status = bench.Write(id, kQuarter);
       for (int retry = 0; status.code() == StatusCode::kResourceExhausted && retry < 100; ++retry) {
-        clock.Advance(120 * kSecond);
+        bench.manual_clock.Advance(120 * kSecond);
         ASSERT_TRUE(bench.store->Flush().ok());
         status = bench.Write(id, kQuarter);
       }

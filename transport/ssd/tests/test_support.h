@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -128,6 +129,16 @@ std::uint64_t PaddedBytes(const ExtentSizes& sizes);
 // Deadline for everything that a test waits for: generous, since it only bounds a failure.
 TimeNs TestDeadline();
 
+// Moved by the test, read by the store's thread.
+class TestClock final : public Clock {
+ public:
+  TimeNs Now() const override { return now_.load(); }
+  void Advance(DurationNs by) { now_ += by; }
+
+ private:
+  std::atomic<TimeNs> now_{kSecond};
+};
+
 class StoreBench {
  public:
   explicit StoreBench(std::string directory, DiskLog* log = nullptr);
@@ -157,7 +168,8 @@ class StoreBench {
   DiskLog* const log;
   std::shared_ptr<TestFiles::Faults> faults = std::make_shared<TestFiles::Faults>();
   MonotonicClock real_clock;
-  const Clock* clock = &real_clock;
+  TestClock manual_clock;
+  const Clock* clock = &real_clock;  // or &manual_clock
   std::unique_ptr<MetricRegistry> registry;
   std::unique_ptr<SsdMetrics> metrics;
   std::unique_ptr<SsdStore> store;
