@@ -52,8 +52,8 @@ TEST_F(ClientTest, FingerprintsAreThoseOfTheSidecar) {
   const fl_namespace_fields fields{"rev", "lora", nullptr, 3, 4};
   std::uint8_t made[16];
   ASSERT_EQ(fl_namespace(&fields, made), FL_OK);
-  const auto expected = FingerprintOf(
-      NamespaceFields{.model_revision = "rev", .lora = "lora", .kv_group = 3, .weights_epoch = 4});
+  const auto expected =
+      FingerprintOf(NamespaceFields{.model_revision = "rev", .lora = "lora", .kv_group = 3, .weights_epoch = 4});
   EXPECT_EQ(std::memcmp(made, expected.bytes.data(), 16), 0);
   const fl_namespace_fields nothing{nullptr, nullptr, nullptr, 0, 0};
   EXPECT_EQ(fl_namespace(&nothing, made), FL_EINVAL);
@@ -292,7 +292,8 @@ TEST_F(ClientTest, ALostKeyListIsSentInChunks) {
   });
 }
 
-// --- a sidecar gone wrong ----------------------------------------------------------------------------------------------
+// --- a sidecar gone wrong
+// ----------------------------------------------------------------------------------------------
 
 using Malice = std::function<void(FakeSidecar&)>;
 
@@ -326,9 +327,7 @@ TEST_F(ClientTest, HostileAnswersCostTheConnectionAndNothingElse) {
          fake.Send(message);
        }},
       {"a table of another sidecar",
-       [](FakeSidecar& fake) {
-         SendTable(fake, {.slot_count = 4, .boot_token = 77, .layer_group_mask = 1}, 4, 0);
-       }},
+       [](FakeSidecar& fake) { SendTable(fake, {.slot_count = 4, .boot_token = 77, .layer_group_mask = 1}, 4, 0); }},
       {"a table of another size",
        [](FakeSidecar& fake) { SendTable(fake, {.slot_count = 4, .boot_token = 1, .layer_group_mask = 1}, 8, 0); }},
       {"no such reader bit",
@@ -363,7 +362,8 @@ TEST_F(ClientTest, HostileAnswersCostTheConnectionAndNothingElse) {
   EXPECT_EQ(Pin(0, 4), 4);
 }
 
-// --- fork --------------------------------------------------------------------------------------------------------------
+// --- fork
+// --------------------------------------------------------------------------------------------------------------
 
 std::size_t OpenSockets() {
   std::size_t sockets = 0;

@@ -25,14 +25,14 @@ std::vector<std::uint8_t> DigestsOf(std::uint64_t first, std::uint32_t count);
 std::uint8_t FillOf(std::uint64_t boot_token, std::uint64_t number);
 
 struct FakeOptions {
-  std::string path;
+  std::string path{};
   std::uint64_t boot_token = 1;
   std::uint32_t ranks = 1;
   std::uint32_t preload = 0;  // blocks 0 .. n of namespace 0 become READY in slots 0 .. n
   std::string mode = "on";
   bool answer_fetches = true;
   bool hang_up_after_grant = false;  // ends every connection once an arena is in force, and accepts no more
-  std::string refuse;                // registration is refused with these words
+  std::string refuse{};              // registration is refused with these words
 };
 
 class FakeSidecar {
