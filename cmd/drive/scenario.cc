@@ -82,12 +82,9 @@ void Bind(Scenario& s, Bindings& b) {
       {"sidecar.ssd_rate", kA, Unit::kRate, &s.ssd_bytes_per_second},
   };
   b.durations = {
-      {"workload.session_spread", kT, &s.session_spread},
-      {"workload.session_gap_max", kT, &s.session_gap_max},
-      {"engine.demand_deadline", kA, &s.engine.demand_deadline},
-      {"engine.breaker_open", kA, &s.breaker_open},
-      {"sidecar.dram_to_hbm_latency", kA, &s.dram_to_hbm_latency},
-      {"sidecar.ssd_latency", kA, &s.ssd_latency},
+      {"workload.session_spread", kT, &s.session_spread},          {"workload.session_gap_max", kT, &s.session_gap_max},
+      {"engine.demand_deadline", kA, &s.engine.demand_deadline},   {"engine.breaker_open", kA, &s.breaker_open},
+      {"sidecar.dram_to_hbm_latency", kA, &s.dram_to_hbm_latency}, {"sidecar.ssd_latency", kA, &s.ssd_latency},
   };
 }
 

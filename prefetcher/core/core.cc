@@ -155,6 +155,25 @@ void Core::Verify() const {
   VerifyParts(*impl_);
 }
 
+BlockView Core::View(EngineId engine_id, BlockId id) const {
+  State& state = impl_->state;
+  BlockView view;
+  const Block* block = state.catalog.Find(id);
+  const Engine* engine = state.FindEngine(engine_id);
+  if (block == nullptr) return view;
+  view.in_dram = block->DramReadable();
+  view.on_ssd = block->SsdReadable();
+  if (engine == nullptr) return view;
+  const std::uint32_t i = state.catalog.FindCopy(*block, engine_id);
+  if (i == kNone) return view;
+  const Copy& copy = state.catalog.copy(i);
+  view.in_engine = engine->Holds(copy);
+  if (copy.slot == kNone) return view;
+  view.slot = SlotIndex{copy.slot};
+  view.slot_ready = engine->arena[copy.slot].state == SlotState::kReady;
+  return view;
+}
+
 std::string Core::Explain(BlockId block) const {
   return ExplainBlock(*impl_, block);
 }

@@ -228,9 +228,9 @@ class Book {
   std::vector<Free> frees;
   std::map<std::uint64_t, std::pair<EngineId, std::vector<BlockId>>> demands;
   std::set<std::uint64_t> crossing;  // dropped in the batch that is about to be stepped
-  std::set<std::uint32_t> changed;  // engines whose arena went in that batch
-  std::set<BlockId> recovered;      // announced in that batch
-  std::set<BlockId> lost;           // dropped by the SSD store in that batch, perhaps behind a load of it
+  std::set<std::uint32_t> changed;   // engines whose arena went in that batch
+  std::set<BlockId> recovered;       // announced in that batch
+  std::set<BlockId> lost;            // dropped by the SSD store in that batch, perhaps behind a load of it
   std::set<std::uint64_t> stores, flushes;
   std::map<std::uint64_t, std::vector<BlockId>> purges;
   std::uint64_t answered = 0;
