@@ -248,6 +248,10 @@ bool SequenceTracker::WantReplay(std::uint64_t from) {
 void SequenceTracker::GiveUpVerifying(TimeNs now) {
   verifying_ = false;
   attempts_ = 0;
+  if (next_ == 0) {  // what is held may be another publisher's first batch, and nothing applied would contradict it
+    buffer_.clear();
+    buffered_bytes_ = 0;
+  }
   MarkUnknown(now);
 }
 

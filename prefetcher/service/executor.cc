@@ -58,7 +58,7 @@ ExecutorMetrics::ExecutorMetrics(MetricRegistry& registry)
       demand_seconds(registry.AddHistogram("foreload_demand_duration_seconds",
                                            "Demand fetches, from the frame to the reply.", DurationBucketsSeconds())) {}
 
-Executor::Executor(const Parts& parts, MetricRegistry& metrics) : parts_(parts), metrics_(metrics) {}
+Executor::Executor(const Parts& parts, ExecutorMetrics& metrics) : parts_(parts), metrics_(metrics) {}
 
 Executor::~Executor() = default;
 

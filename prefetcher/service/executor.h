@@ -66,7 +66,8 @@ class Executor {
     const Clock& clock;
   };
 
-  Executor(const Parts& parts, MetricRegistry& metrics);
+  // `metrics` outlives the executor.
+  Executor(const Parts& parts, ExecutorMetrics& metrics);
   ~Executor();
 
   void set_control(ControlServer* control) { control_ = control; }
@@ -184,7 +185,7 @@ class Executor {
   std::uint64_t NewTicket(const ControlFrame& frame, TimeNs now);
 
   Parts parts_;
-  ExecutorMetrics metrics_;
+  ExecutorMetrics& metrics_;
   ControlServer* control_ = nullptr;
   std::vector<std::optional<DramBlock>> resident_;  // by BlockId
   std::unordered_map<TransferId, TransferContext> transfers_;

@@ -129,6 +129,7 @@ struct Runtime::Impl {
   TransportMetrics host_metrics{metrics, "dram_hbm"};
   TransportMetrics file_metrics{metrics, "ssd_dram"};
   FileBackendMetrics file_backend_metrics{metrics};
+  ExecutorMetrics executor_metrics{metrics};
   FileBackendChoice file_backend_choice;
   TimeNs next_scan = 0;
   TimeNs next_publish = 0;
@@ -297,7 +298,7 @@ Status Runtime::Impl::Open() {
                                                           .intake = *intake,
                                                           .events = events,
                                                           .clock = clock},
-                                          metrics);
+                                          executor_metrics);
     executor->AnnounceRecovered();
     StepAll(clock.Now());
   }
@@ -418,6 +419,10 @@ void Runtime::Impl::HandleControl(const ControlFrame& frame, TimeNs now) {
   if (frame.message->has_status_request()) {
     const std::lock_guard lock(mutex);
     reply.mutable_status_reply()->set_json(status);
+  } else if (observing() && frame.message->has_flush()) {
+    reply.mutable_flush_reply();  // nothing is ever stored, so all of it is on disk
+  } else if (observing() && frame.message->has_purge()) {
+    reply.mutable_purge_reply();
   } else {
     reply.mutable_error()->set_code(static_cast<std::uint32_t>(StatusCode::kUnimplemented));
     reply.mutable_error()->set_message(observing() ? "mode is observe: nothing is stored or moved"

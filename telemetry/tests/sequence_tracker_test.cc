@@ -282,6 +282,29 @@ TEST(SequenceTracker, RefusedBatchStaysDueAndOverflowIsReplayed) {
   EXPECT_FALSE(driver.tracker.view_unknown());
 }
 
+TEST(SequenceTracker, WhatWasHeldBeforeAReconnectIsNotTakenForTheNextPublishersFirstBatch) {
+  Driver driver(true);
+  driver.Live(0);  // not taken by the sink: still due when the connection breaks
+  driver.tracker.OnReconnect(driver.now);
+  for (int attempt = 0; attempt < 4; ++attempt) {  // the publisher never answers
+    driver.tracker.TakeReplayRequest(driver.now);
+    driver.now += 6 * kSecond;
+    EXPECT_EQ(driver.Deliver().find('a'), std::string::npos);
+  }
+  driver.Live(1, 'b');  // another publisher, whose batch 0 was lost
+  driver.Deliver();
+  while (!driver.tracker.TakeReplayRequest(driver.now)) {
+    driver.now += 30 * kSecond;
+    driver.Deliver();
+  }
+  driver.Replayed(0, 'b');
+  driver.Replayed(1, 'b');
+  driver.tracker.OnReplayEnd(driver.now);
+  const std::string delivered = driver.Deliver();
+  EXPECT_NE(delivered.find("b0 b1"), std::string::npos) << delivered;
+  EXPECT_FALSE(driver.tracker.view_unknown());
+}
+
 TEST(SequenceTracker, OverflowWithoutReplayLeavesTheViewUnknown) {
   Driver driver({.can_replay = false, .buffered_bytes_max = 4});
   driver.Live(0);
