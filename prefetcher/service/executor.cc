@@ -55,6 +55,8 @@ ExecutorMetrics::ExecutorMetrics(MetricRegistry& registry)
       slots_retired(registry.AddCounter("foreload_slots_retired_total", "Arena slots taken out of use.")),
       spills_waited(registry.AddCounter("foreload_spill_waits_total",
                                         "Spills that waited for the SSD store to make its next segment.")),
+      loads_waited(
+          registry.AddCounter("foreload_load_waits_total", "SSD loads that waited for an earlier one to end.")),
       demand_seconds(registry.AddHistogram("foreload_demand_duration_seconds",
                                            "Demand fetches, from the frame to the reply.", DurationBucketsSeconds())) {}
 
@@ -127,23 +129,46 @@ std::vector<MovePart> Executor::SsdParts(const std::vector<ssd::SsdPart>& from, 
 }
 
 void Executor::Do(const core::LoadToDram& command) {
+  if (!waiting_loads_.empty() || !TryLoadToDram(command)) {
+    metrics_.loads_waited.Add();
+    // Demand goes before what nobody waits for yet, behind earlier demand.
+    auto at = waiting_loads_.end();
+    if (command.traffic == core::Traffic::kDemand) {
+      at = std::find_if(waiting_loads_.begin(), waiting_loads_.end(),
+                        [](const core::LoadToDram& load) { return load.traffic != core::Traffic::kDemand; });
+    }
+    waiting_loads_.insert(at, command);
+  }
+}
+
+void Executor::StartWaitingLoads() {
+  while (!waiting_loads_.empty() && TryLoadToDram(waiting_loads_.front())) waiting_loads_.pop_front();
+}
+
+// False: too many reads are open in the store, try again when one has ended.
+bool Executor::TryLoadToDram(const core::LoadToDram& command) {
+  const auto refuse = [&](TransferStatus status) {
+    Refuse(command.transfer, status);
+    return true;
+  };
   const BlockKey* key = parts_.interner.key(command.block);
   const auto record = key == nullptr || parts_.ssd == nullptr ? std::nullopt : parts_.ssd->Find(*key);
-  if (!record) return Refuse(command.transfer, TransferStatus::kGone);
+  if (!record) return refuse(TransferStatus::kGone);
   auto place = parts_.dram.Allocate(record->memory_bytes);
-  if (!place.ok()) return Refuse(command.transfer, TransferStatus::kNoSpace);
+  if (!place.ok()) return refuse(TransferStatus::kNoSpace);
   auto plan = parts_.ssd->PrepareRead(
       {.key = *key,
        .layout = parts_.interner.layout_fingerprint(command.block),
        .memory = {reinterpret_cast<std::byte*>(parts_.dram.Data(*place)), record->memory_bytes}});
   if (!plan.ok()) {
     parts_.dram.Free(*place);
-    return Refuse(command.transfer,
-                  plan.status().code() == StatusCode::kNotFound ? TransferStatus::kGone : TransferStatus::kIoError);
+    if (plan.status().code() == StatusCode::kResourceExhausted) return false;
+    return refuse(plan.status().code() == StatusCode::kNotFound ? TransferStatus::kGone : TransferStatus::kIoError);
   }
   std::vector<MovePart> parts = SsdParts(plan->parts, false);
   Start(*parts_.file, command.transfer, ClassOf(command.traffic), command.deadline, std::move(parts),
         {.kind = Kind::kLoadToDram, .block = command.block, .place = *place, .read = std::move(plan).value()});
+  return true;
 }
 
 void Executor::EndLoadToDram(TransferId id, TransferContext& context, const MoveResult& result) {
@@ -160,6 +185,7 @@ void Executor::EndLoadToDram(TransferId id, TransferContext& context, const Move
     parts_.dram.Free(*context.place);
   }
   Done(id, status, status == TransferStatus::kOk ? result.bytes : 0, result.service_ns);
+  StartWaitingLoads();
 }
 
 void Executor::Do(const core::LoadToArena& command) {
@@ -288,11 +314,30 @@ void Executor::OnSsdDropped(const BlockKey& key) {
 }
 
 void Executor::Do(const core::Promote& command) {
+  const auto waiting = WaitingLoad(command.transfer);
+  if (waiting != waiting_loads_.end()) {
+    core::LoadToDram load = *waiting;
+    waiting_loads_.erase(waiting);
+    load.traffic = core::Traffic::kDemand;
+    load.deadline = command.deadline;
+    Do(load);
+    return;
+  }
   parts_.host.Promote(command.transfer, command.deadline);
   if (parts_.file != nullptr) parts_.file->Promote(command.transfer, command.deadline);
 }
 
+std::deque<core::LoadToDram>::iterator Executor::WaitingLoad(TransferId id) {
+  return std::find_if(waiting_loads_.begin(), waiting_loads_.end(),
+                      [id](const core::LoadToDram& load) { return load.transfer == id; });
+}
+
 void Executor::Do(const core::Cancel& command) {
+  if (const auto waiting = WaitingLoad(command.transfer); waiting != waiting_loads_.end()) {
+    waiting_loads_.erase(waiting);
+    Refuse(command.transfer, TransferStatus::kCancelled);
+    return;
+  }
   parts_.host.Cancel(command.transfer);
   if (parts_.file != nullptr) parts_.file->Cancel(command.transfer);
 }
@@ -352,6 +397,7 @@ void Executor::Observe(TimeNs now) {
   });
   for (auto& [engine, why] : hostile) parts_.engines.TakeArena(*engine, why);
 
+  StartWaitingLoads();
   while (!waiting_spills_.empty()) {
     const WaitingSpill spill = waiting_spills_.front();
     if (!TrySpill(spill.transfer, spill.block)) {

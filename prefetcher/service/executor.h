@@ -44,6 +44,7 @@ struct ExecutorMetrics {
   Counter& store_duplicate;   // a rank committed its share of one block twice
   Counter& slots_retired;
   Counter& spills_waited;     // for the SSD store to make its next segment
+  Counter& loads_waited;      // for the SSD store, which bounds its open reads
   Histogram& demand_seconds;  // from the frame to the reply
 };
 
@@ -94,7 +95,7 @@ class Executor {
   // Used words, retiring slots, shares that wait too long. Call every few milliseconds while arenas are in force.
   void Observe(TimeNs now);
 
-  bool idle() const { return transfers_.empty() && stores_.empty(); }
+  bool idle() const { return transfers_.empty() && stores_.empty() && waiting_loads_.empty(); }
 
  private:
   enum class Kind : std::uint8_t { kLoadToDram, kLoadToArena, kSpill, kStore };
@@ -171,6 +172,9 @@ class Executor {
   void EndLoadToArena(TransferId id, TransferContext& context, const MoveResult& result);
   void EndSpill(TransferId id, TransferContext& context, const MoveResult& result);
   void EndStore(TransferId id, TransferContext& context, const MoveResult& result);
+  bool TryLoadToDram(const core::LoadToDram& command);
+  void StartWaitingLoads();
+  std::deque<core::LoadToDram>::iterator WaitingLoad(TransferId id);
   bool TrySpill(TransferId transfer, BlockId block);
 
   void AddDramParts(const DramBlock& place, const BlockImage::Extent& extent, RegionId other,
@@ -192,6 +196,7 @@ class Executor {
   std::unordered_map<std::uint64_t, PendingStore> stores_;                   // by store id
   std::unordered_map<AssemblyKey, std::uint64_t, AssemblyHash> assembling_;  // stores that still miss shares
   std::unordered_map<std::uint64_t, Waiter> waiters_;                        // demand, purge and flush ids
+  std::deque<core::LoadToDram> waiting_loads_;                               // demand first
   std::deque<WaitingSpill> waiting_spills_;
   std::uint64_t next_ticket_ = 1;
 };

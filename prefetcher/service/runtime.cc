@@ -192,7 +192,9 @@ Status Runtime::Impl::OpenStores() {
                                 .capacity_bytes = config.ssd.capacity_bytes,
                                 .segment_bytes = config.ssd.segment_bytes,
                                 .direct_io = config.ssd.direct_io ? ssd::DirectIo::kAuto : ssd::DirectIo::kOff,
-                                .sync_interval_ns = config.ssd.fsync_interval_ns},
+                                .sync_interval_ns = config.ssd.fsync_interval_ns,
+                                .extents_max = 512,
+                                .headers_in_flight = 512},
                                *file_backend, clock, ssd_metrics,
                                {.durable =
                                     [this](const BlockKey&, std::uint64_t token, const Status& status_in) {
