@@ -8,6 +8,7 @@ namespace {
 
 // Every pass of Advance ends at least one state of one request or stops, so this bounds a bug, not a workload.
 constexpr std::uint64_t kPassesMax = 10'000'000;
+constexpr std::size_t kStoresPerAdvance = 4;
 
 std::uint64_t BlockOf(const EngineRequest& request, std::uint32_t index) {
   const std::uint32_t prompt = request.record.full_blocks;
@@ -24,10 +25,12 @@ DurationNs EngineModel::PrefillTime(std::uint64_t tokens) const {
 }
 
 bool EngineModel::done() const {
-  return source_ended_ && next_ == nullptr && queue_.empty() && held_back_ == 0 && admitted_ == 0 && decoding_.empty();
+  return source_ended_ && next_ == nullptr && queue_.empty() && held_back_ == 0 && admitted_ == 0 &&
+         decoding_.empty() && stores_.empty();
 }
 
 TimeNs EngineModel::NextWake() const {
+  if (!stores_.empty()) return start_;
   TimeNs wake = prefill_ends_;
   if (next_ != nullptr) wake = std::min(wake, next_->request.record.arrival);
   if (!decoding_.empty()) wake = std::min(wake, decoding_.begin()->first);
@@ -46,6 +49,7 @@ Status EngineModel::Advance(TimeNs now) {
     progress |= StartPrefill(now);
     FORELOAD_RETURN_IF_ERROR(Schedule(now, progress));
   }
+  StoreSome();
   port_.EndStep();
   return OkStatus();
 }
@@ -53,7 +57,7 @@ Status EngineModel::Advance(TimeNs now) {
 Status EngineModel::PullArrivals(TimeNs now) {
   while (true) {
     if (next_ == nullptr && !source_ended_) {
-      auto active = std::make_unique<Active>();
+      auto active = std::make_shared<Active>();
       FORELOAD_ASSIGN_OR_RETURN(const bool more, source_.Next(active->request.trace));
       if (!more) {
         source_ended_ = true;
@@ -115,7 +119,7 @@ void EngineModel::Finish(ActivePtr active, TimeNs now) {
   request.record.finished = now;
   const auto outputs = static_cast<std::uint32_t>(request.trace.output_blocks.size());
   NameBlocks(*active, request.record.full_blocks, outputs);
-  StoreBlocks(*active, request.record.full_blocks, outputs);
+  QueueStores(active, request.record.full_blocks, outputs);
   port_.Announce(request, RequestState::kFinished);
   cache_.Release(active->lease);
   head_blocked_ = false;
@@ -145,7 +149,7 @@ bool EngineModel::EndPrefill(TimeNs now) {
   port_.Announce(request, RequestState::kFirstToken);
   const std::uint32_t fresh = request.record.full_blocks - active->have;
   NameBlocks(*active, active->have, fresh);
-  StoreBlocks(*active, active->have, fresh);
+  QueueStores(active, active->have, fresh);
   const std::uint32_t later_tokens = request.trace.output_tokens > 0 ? request.trace.output_tokens - 1 : 0;
   const TimeNs end = now + static_cast<DurationNs>(later_tokens * config_.decode_seconds_per_token * 1e9);
   decoding_.emplace(end, std::move(active));
@@ -163,10 +167,19 @@ void EngineModel::NameBlocks(Active& active, std::uint32_t first, std::uint32_t 
   if (first + count > run) port_.PublishStored(active.request, run, first + count - run);
 }
 
-void EngineModel::StoreBlocks(Active& active, std::uint32_t first, std::uint32_t count) {
+void EngineModel::QueueStores(const ActivePtr& active, std::uint32_t first, std::uint32_t count) {
   for (std::uint32_t i = first; i < first + count; ++i) {
-    computed_.insert(BlockOf(active.request, i));
-    switch (port_.Store(active.request, i)) {
+    computed_.insert(BlockOf(active->request, i));
+    stores_.push_back({active, i});
+  }
+}
+
+// As an engine's copy stream does, so that a burst of stores does not hold up the next request's loads.
+void EngineModel::StoreSome() {
+  for (std::size_t n = 0; n < kStoresPerAdvance && !stores_.empty(); ++n) {
+    const PendingStore store = std::move(stores_.front());
+    stores_.pop_front();
+    switch (port_.Store(store.active->request, store.index)) {
       case StoreOutcome::kStored: ++counts_.stores; break;
       case StoreOutcome::kFull: ++counts_.stores_full; break;
       case StoreOutcome::kUnavailable: ++counts_.stores_unavailable; break;
@@ -255,7 +268,7 @@ Status EngineModel::EndLoads(TimeNs now, bool& progress) {
     loading_.erase(loading_.begin() + static_cast<std::ptrdiff_t>(i));
     progress = true;
     RequestRecord& record = active->request.record;
-    record.stall = now - active->fetch_started;
+    record.stall = outcome->waited_ns > 0 ? outcome->waited_ns : now - active->fetch_started;
     record.fetch_timed_out = outcome->timed_out;
     if (outcome->timed_out) ++counts_.fetches_timed_out;
     std::uint32_t taken = 0;

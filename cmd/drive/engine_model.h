@@ -80,7 +80,11 @@ class EngineModel {
     std::uint32_t have = 0;  // blocks of the prefix that are in HBM now
     TimeNs fetch_started = 0;
   };
-  using ActivePtr = std::unique_ptr<Active>;
+  using ActivePtr = std::shared_ptr<Active>;  // shared with the stores that outlive it
+  struct PendingStore {
+    ActivePtr active;
+    std::uint32_t index = 0;
+  };
 
   Status PullArrivals(TimeNs now);
   void Arrive(ActivePtr active);
@@ -94,7 +98,8 @@ class EngineModel {
   Status TakeReady(Active& active, std::uint32_t& taken);
   void LoadsEnded(ActivePtr active);
   void NameBlocks(Active& active, std::uint32_t first, std::uint32_t count);
-  void StoreBlocks(Active& active, std::uint32_t first, std::uint32_t count);
+  void QueueStores(const ActivePtr& active, std::uint32_t first, std::uint32_t count);
+  void StoreSome();
   void Finish(ActivePtr active, TimeNs now);
   DurationNs PrefillTime(std::uint64_t tokens) const;
 
@@ -118,6 +123,8 @@ class EngineModel {
   TimeNs prefill_ends_ = kTimeNever;
   std::multimap<TimeNs, ActivePtr> decoding_;  // by their end
   bool head_blocked_ = false;                  // the next one waits for pages, until some are released
+
+  std::deque<PendingStore> stores_;  // off the critical path: a few in each Advance
 
   std::unordered_set<std::uint64_t> computed_;  // blocks that this run has computed
   std::vector<RequestRecord> finished_;

@@ -48,6 +48,7 @@ struct EngineRequest {
 enum class RequestState : std::uint8_t { kQueued, kScheduled, kFirstToken, kFinished };
 
 struct FetchOutcome {
+  DurationNs waited_ns = 0;  // from the call to its end, by the port's clock; 0: the model's clock counts
   bool timed_out = false;
   std::uint32_t dram_blocks = 0;
   std::uint32_t ssd_blocks = 0;

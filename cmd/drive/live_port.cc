@@ -356,9 +356,11 @@ std::optional<FetchOutcome> Port::PollFetch(std::uint64_t ticket) {
   const auto ended = waiters_->Take(ticket);
   if (!ended.has_value()) return std::nullopt;
   const auto started = fetch_started_.extract(ticket);
-  const double seconds = static_cast<double>(MonotonicNow() - started.mapped()) / 1e9;
+  const DurationNs waited = MonotonicNow() - started.mapped();
+  const double seconds = static_cast<double>(waited) / 1e9;
   counts_.fetch_seconds.push_back(seconds);
   FetchOutcome outcome;
+  outcome.waited_ns = waited;
   outcome.timed_out = ended->code == FL_ETIMEDOUT;
   if (ended->code >= 0) {
     outcome.dram_blocks = static_cast<std::uint32_t>(ended->result.bytes_from_dram / options_.block_bytes);
