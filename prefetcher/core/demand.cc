@@ -97,7 +97,7 @@ Wait DemandTable::Advance(Demand& demand, Engine& engine, std::uint32_t position
   }
   if (block.purge_refs > 0 || block.bytes != engine.info.block_bytes) return Wait::kFailed;
   if (block.DramReadable()) {
-    if (eviction_.MakeSlot(engine, Purpose::kDemand, 0) != Eviction::Room::kReady) return Wait::kPlace;
+    if (eviction_.MakeSlot(engine, Purpose::kDemand) != Eviction::Room::kReady) return Wait::kPlace;
     transfers_.LoadArena(id, engine, Traffic::kDemand, demand.deadline);
     if (!std::exchange(demand.counted[position], 1)) demand.result.bytes_from_dram += block.bytes;
     return Wait::kArena;
@@ -109,7 +109,7 @@ Wait DemandTable::Advance(Demand& demand, Engine& engine, std::uint32_t position
   }
   if (!block.SsdReadable() || block.bytes > state_.dram.budget()) return Wait::kFailed;
   if (block.dram != DramState::kAbsent) return Wait::kPlace;  // a bad copy is about to go
-  if (eviction_.MakeDram(block.bytes, Purpose::kDemand, 0) != Eviction::Room::kReady) return Wait::kPlace;
+  if (eviction_.MakeDram(block.bytes, Purpose::kDemand) != Eviction::Room::kReady) return Wait::kPlace;
   transfers_.LoadDram(id, Traffic::kDemand, demand.deadline);
   if (!std::exchange(demand.counted[position], 1)) demand.result.bytes_from_ssd += block.bytes;
   return Wait::kDram;

@@ -20,7 +20,7 @@ std::uint32_t ScanLimit(Purpose purpose, std::uint32_t size) {
 
 }  // namespace
 
-Eviction::Room Eviction::MakeSlot(Engine& engine, Purpose purpose, double gain) {
+Eviction::Room Eviction::MakeSlot(Engine& engine, Purpose purpose, const Bid& bid) {
   Arena& arena = engine.arena;
   if (arena.free() > 0) return Room::kReady;
   if (arena.Claim()) return Room::kComing;
@@ -30,7 +30,7 @@ Eviction::Room Eviction::MakeSlot(Engine& engine, Purpose purpose, double gain) 
   if (purpose == Purpose::kPrefetch) {
     const Block& block = state_.catalog.At(arena[victim].block);
     const Copy& copy = state_.catalog.copy(state_.catalog.FindCopy(block, engine.id));
-    if (!Beats(gain, ArenaKeepValue(state_, engine, copy))) return Room::kWarmer;
+    if (!Beats(bid.gain, ArenaKeepValue(state_, engine, copy, bid.window))) return Room::kWarmer;
   }
   RetireReady(engine, victim);
   arena.Claim();
@@ -52,7 +52,7 @@ std::uint32_t Eviction::PickSlot(Engine& engine, Purpose purpose, bool last_reso
     if (needed || (spared && !last_resort)) {
       arena.Touch(i);
     } else {
-      const double value = ArenaKeepValue(state_, engine, copy);
+      const double value = ArenaKeepValue(state_, engine, copy, ArenaResidency(engine));
       if (best == kNone || value < best_value) {
         best = i;
         best_value = value;
@@ -64,7 +64,7 @@ std::uint32_t Eviction::PickSlot(Engine& engine, Purpose purpose, bool last_reso
   return best;
 }
 
-Eviction::Room Eviction::MakeDram(std::uint64_t bytes, Purpose purpose, double gain) {
+Eviction::Room Eviction::MakeDram(std::uint64_t bytes, Purpose purpose, const Bid& bid) {
   if (bytes > state_.dram.budget()) return Room::kNothing;
   while (!state_.dram.Fits(bytes)) {
     std::uint32_t victim = PickDram(purpose, false);
@@ -73,8 +73,9 @@ Eviction::Room Eviction::MakeDram(std::uint64_t bytes, Purpose purpose, double g
       state_.dram_pressure = true;
       return Room::kNothing;
     }
-    if (purpose == Purpose::kPrefetch && !Beats(gain, DramKeepValue(state_, state_.catalog.At(BlockId{victim})))) {
-      return Room::kWarmer;
+    if (purpose == Purpose::kPrefetch) {
+      const double keep = DramKeepValue(state_, state_.catalog.At(BlockId{victim}), bid.window);
+      if (!Beats(bid.gain, keep)) return Room::kWarmer;
     }
     DropDram(BlockId{victim});
   }
@@ -96,7 +97,7 @@ std::uint32_t Eviction::PickDram(Purpose purpose, bool last_resort) {
     if (needed || (spared && !last_resort)) {
       state_.dram.Touch(BlockId{i});
     } else {
-      const double value = DramKeepValue(state_, block);
+      const double value = DramKeepValue(state_, block, DramResidency(state_));
       if (best == kNone || value < best_value) {
         best = i;
         best_value = value;

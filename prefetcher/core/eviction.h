@@ -12,6 +12,14 @@ namespace foreload::core {
 
 enum class Purpose : std::uint8_t { kDemand, kStore, kPrefetch };
 
+// What a prefetch offers for a place.
+struct Bid {
+  double gain = 0;  // stall seconds saved per byte
+  // Needs of the victim within this time count against it. For a guess, the residency of the tier. For a certain need,
+  // the time until that need: at the latest then, demand takes the place anyway.
+  DurationNs window = 0;
+};
+
 class Eviction {
  public:
   explicit Eviction(State& state) : state_(state) {}
@@ -24,8 +32,8 @@ class Eviction {
   };
 
   // `gain` in stall seconds saved per byte; used for kPrefetch alone.
-  Room MakeSlot(Engine& engine, Purpose purpose, double gain);
-  Room MakeDram(std::uint64_t bytes, Purpose purpose, double gain);
+  Room MakeSlot(Engine& engine, Purpose purpose, const Bid& bid = {});
+  Room MakeDram(std::uint64_t bytes, Purpose purpose, const Bid& bid = {});
 
   // READY -> retiring. The mark stays in the slot until SlotFree.
   void RetireReady(Engine& engine, std::uint32_t slot);

@@ -14,15 +14,17 @@ constexpr DurationNs kResidencyMax = 24 * 3600 * kSecond;
 
 }  // namespace
 
-double NeedProbability(const State& state, const Block& block, DurationNs residency) {
-  if (block.wanted > 0 || block.request_refs > 0 || block.demand_refs > 0) return 1.0;
+double NeedProbability(const State& state, const Block& block, DurationNs window) {
+  if (block.wanted > 0 || block.demand_refs > 0) return 1.0;
   if (block.retain_until_used || block.retain_until > state.now || block.pin_until > state.now) return 1.0;
   if (block.demoted) return 0.0;
   const std::uint32_t session = state.sessions.Find(block.session);
   if (session != kNone && state.sessions[session].expect_sigma > 0) {
-    return state.sessions.ReturnProbability(state.sessions[session], state.now, residency);
+    return state.sessions.ReturnProbability(state.sessions[session], state.now, window);
   }
-  return state.sessions.returns().ReturnProbability(block.return_class, state.now - block.last_use, residency);
+  // While its request runs it counts as just used: the next need of it is the session's return.
+  const DurationNs idle = block.request_refs > 0 ? 0 : state.now - block.last_use;
+  return state.sessions.returns().ReturnProbability(block.return_class, idle, window);
 }
 
 double ReloadSeconds(const State& state, const Block& block, Tier without, double recompute_seconds) {
@@ -48,17 +50,17 @@ DurationNs DramResidency(const State& state) {
       std::clamp(ns, static_cast<double>(kResidencyMin), static_cast<double>(kResidencyMax)));
 }
 
-double ArenaKeepValue(const State& state, const Engine& engine, const Copy& copy) {
+double ArenaKeepValue(const State& state, const Engine& engine, const Copy& copy, DurationNs window) {
   const Block& block = state.catalog.At(copy.block);
   const double reload = ReloadSeconds(state, block, Tier::kHbm, engine.recompute_block_seconds());
-  double value = NeedProbability(state, block, ArenaResidency(engine)) * reload / static_cast<double>(block.bytes);
+  double value = NeedProbability(state, block, window) * reload / static_cast<double>(block.bytes);
   if (engine.Holds(copy) && (block.DramReadable() || block.SsdReadable())) value *= kHeldByEngineFactor;
   return value;
 }
 
-double DramKeepValue(const State& state, const Block& block) {
+double DramKeepValue(const State& state, const Block& block, DurationNs window) {
   const double reload = ReloadSeconds(state, block, Tier::kDram, state.recompute_block_seconds_max);
-  return NeedProbability(state, block, DramResidency(state)) * reload / static_cast<double>(block.bytes);
+  return NeedProbability(state, block, window) * reload / static_cast<double>(block.bytes);
 }
 
 }  // namespace foreload::core

@@ -8,11 +8,12 @@
 
 namespace foreload::core {
 
-// Probability that the block is needed within its tier's residency time.
-double NeedProbability(const State& state, const Block& block, DurationNs residency);
+// Probability that the block is needed within the window.
+double NeedProbability(const State& state, const Block& block, DurationNs window);
 
-double ArenaKeepValue(const State& state, const Engine& engine, const Copy& copy);
-double DramKeepValue(const State& state, const Block& block);
+// `window`: the time W within which a need counts.
+double ArenaKeepValue(const State& state, const Engine& engine, const Copy& copy, DurationNs window);
+double DramKeepValue(const State& state, const Block& block, DurationNs window);
 
 // How long a block that is not used stays: capacity / insertion rate.
 DurationNs ArenaResidency(const Engine& engine);

@@ -136,7 +136,8 @@ Planner::Verdict Planner::PlanDram(Request& request, Engine& engine, std::uint32
   if (!Pays(request, engine, position, start, true)) return Verdict::kStop;
   const double probability = request.announced ? kAnnouncedProbability : 1.0;
   const double gain = Gain(engine, block, probability, start, true);
-  switch (eviction_.MakeDram(block.bytes, Purpose::kPrefetch, gain)) {
+  const DurationNs window = request.announced ? DramResidency(state_) : std::max<DurationNs>(start - state_.now, 0);
+  switch (eviction_.MakeDram(block.bytes, Purpose::kPrefetch, {gain, window})) {
     case Eviction::Room::kReady: break;
     case Eviction::Room::kWarmer:
       dram_full_ = true;
@@ -166,7 +167,9 @@ Planner::Verdict Planner::PlanArena(Request& request, Engine& engine, std::uint3
     return Verdict::kLater;
   }
   const double probability = request.announced ? kAnnouncedProbability : 1.0;
-  switch (eviction_.MakeSlot(engine, Purpose::kPrefetch, Gain(engine, block, probability, start, false))) {
+  const double gain = Gain(engine, block, probability, start, false);
+  const DurationNs window = request.announced ? ArenaResidency(engine) : std::max<DurationNs>(start - state_.now, 0);
+  switch (eviction_.MakeSlot(engine, Purpose::kPrefetch, {gain, window})) {
     case Eviction::Room::kReady: break;
     case Eviction::Room::kComing: return Verdict::kLater;
     case Eviction::Room::kWarmer:
@@ -234,7 +237,7 @@ void Planner::Suppress(Request& request, std::uint32_t position, SuppressReason 
 void Planner::Consider(std::uint32_t i) {
   const Session& session = state_.sessions[i];
   if (!session.leaf.valid() || promotions_.size() >= kPromotionsMax || !state_.prefetch_enabled) return;
-  const DurationNs horizon = state_.config.session_promote_horizon_ns;
+  const DurationNs horizon = PromotionHorizon();
   const double probability = state_.sessions.ReturnProbability(session, state_.now, horizon);
   if (probability < state_.config.session_promote_probability_min) return;
   promotions_.push_back(session.key);
@@ -245,6 +248,11 @@ void Planner::ConsiderAt(TimeNs at, std::uint64_t session_key) {
   if (expected_.size() < kExpectedMax) expected_.insert({at, session_key});
 }
 
+// W of 6.4: what is promoted now is evicted again after the tier's residency time, so a later return is none.
+DurationNs Planner::PromotionHorizon() const {
+  return std::min(state_.config.session_promote_horizon_ns, DramResidency(state_));
+}
+
 // ssd -> dram of a returning session's chain, root first (6.4; HBM only by admission).
 void Planner::Promote(std::uint64_t key) {
   const std::uint32_t i = state_.sessions.Find(key);
@@ -252,7 +260,7 @@ void Planner::Promote(std::uint64_t key) {
   const Session& session = state_.sessions[i];
   const Engine* engine = state_.FindEngine(session.engine);
   if (engine == nullptr || !engine->up || engine->info.policy == EnginePolicy::kDemandOnly) return;
-  const DurationNs horizon = state_.config.session_promote_horizon_ns;
+  const DurationNs horizon = PromotionHorizon();
   const double probability = state_.sessions.ReturnProbability(session, state_.now, horizon);
   if (probability < state_.config.session_promote_probability_min) return;
   if (HeldOut(key, state_.config.hold_out_fraction)) return;
@@ -284,7 +292,7 @@ void Planner::Promote(std::uint64_t key) {
       ++state_.stats.suppressed[static_cast<std::size_t>(SuppressReason::kLinkBusy)];
       return;
     }
-    const Eviction::Room room = eviction_.MakeDram(block.bytes, Purpose::kPrefetch, gain);
+    const Eviction::Room room = eviction_.MakeDram(block.bytes, Purpose::kPrefetch, {gain, DramResidency(state_)});
     if (room != Eviction::Room::kReady) {
       const auto reason = room == Eviction::Room::kWarmer ? SuppressReason::kVictimWarmer : SuppressReason::kNoDram;
       ++state_.stats.suppressed[static_cast<std::size_t>(reason)];

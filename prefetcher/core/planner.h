@@ -50,6 +50,7 @@ class Planner {
   double Gain(const Engine& engine, const Block& block, double probability, TimeNs start, bool from_ssd) const;
   void Suppress(Request& request, std::uint32_t position, SuppressReason reason);
   bool SuppressedByPolicy(const Request& request, const Engine& engine, SuppressReason& reason) const;
+  DurationNs PromotionHorizon() const;
   void Promote(std::uint64_t session_key);
 
   State& state_;

@@ -34,7 +34,7 @@ void StorePath::Offered(const StoreOffered& event) {
 }
 
 void StorePath::Accept(const StoreOffered& event, Block& block) {
-  if (eviction_.MakeDram(event.bytes, Purpose::kStore, 0) != Eviction::Room::kReady) {
+  if (eviction_.MakeDram(event.bytes, Purpose::kStore) != Eviction::Room::kReady) {
     return Refuse(event.store, StoreRefusal::kNoSpace);
   }
   block.bytes = event.bytes;

@@ -253,14 +253,16 @@ std::string ExplainBlock(const CoreParts& core, BlockId id) {
       text += " slot " + std::to_string(copy.slot) + " " + std::string(SlotStateName(engine.arena[copy.slot].state));
     }
     if (copy.slot != kNone && block->bytes > 0) {
-      text += ", worth " + std::to_string(ArenaKeepValue(state, engine, copy) * 1e9) + " ns of stall per byte";
+      text += ", worth " + std::to_string(ArenaKeepValue(state, engine, copy, ArenaResidency(engine)) * 1e9) +
+              " ns of stall per byte";
     }
     text += ", wanted by " + std::to_string(copy.wanted) + " requests";
   }
   text += "; named by " + std::to_string(block->request_refs) + " live requests, waited for by " +
           std::to_string(block->demand_refs) + " demands; used " + std::to_string(block->uses) + " times";
   if (block->dram >= DramState::kClean && block->bytes > 0) {
-    text += "; in DRAM worth " + std::to_string(DramKeepValue(state, *block) * 1e9) + " ns of stall per byte";
+    text += "; in DRAM worth " + std::to_string(DramKeepValue(state, *block, DramResidency(state)) * 1e9) +
+            " ns of stall per byte";
   }
   if (block->retry_at > state.now) text += "; no prefetch for a while after failures";
   if (block->pin_until > state.now) text += "; pinned";
