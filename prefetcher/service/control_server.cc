@@ -330,10 +330,16 @@ void ControlServer::Send(ConnectionId connection, control::ControlMessage messag
     const std::lock_guard lock(impl_->mutex);
     const auto it = impl_->connections.find(connection.value);
     if (it == impl_->connections.end()) return;
-    if (!it->second->writer.Queue(body.value(), std::move(owned)).ok()) {
+    Impl::Connection& peer = *it->second;
+    if (!peer.writer.Queue(body.value(), std::move(owned)).ok()) {
       impl_->metrics.dropped_slow.Add();
-      it->second->closing = true;
-      shutdown(it->second->socket.get(), SHUT_RDWR);
+      peer.closing = true;
+      shutdown(peer.socket.get(), SHUT_RDWR);
+    } else if (!peer.want_write) {
+      // At once, so that the answer to a waiting request does not wait for another thread; what does not fit is left
+      // to the server's thread.
+      const auto empty = peer.writer.Flush(peer.socket.get());
+      if (empty.ok() && empty.value() && !peer.closing) return;
     }
     impl_->pending.push_back(connection);
   }
