@@ -66,6 +66,7 @@ void Client::OnConnected(PeerProcess peer) {
 }
 
 void Client::OnDisconnected(const std::string& why) {
+  requests_.ForgetStored();
   {
     const std::lock_guard lock(mutex_);
     if (phase_ == Phase::kUp || refused_code_ == FL_OK) last_words_ = why;
@@ -198,6 +199,9 @@ Status Client::OnMessage(const control::ControlMessage& message, std::vector<Uni
     case Message::kGrantArenaReply: return OnGrantReply(message, descriptors);
     case Message::kDemandFetchReply: OnFetchReply(message); return OkStatus();
     case Message::kKeyListRequest: AnswerKeyList(message); return OkStatus();
+    case Message::kRequestOutlook:
+      requests_.SetStored(message.request_outlook().request_id(), message.request_outlook().stored_blocks());
+      return OkStatus();
     case Message::kRevokeArenaReply:
     case Message::kPurgeReply:
     case Message::kFlushReply:
@@ -288,6 +292,9 @@ int Client::Fetch(const std::string& request_id, const KeyListView& keys, std::u
   }
   const TimeNs now = MonotonicNow();
   const DurationNs deadline = deadline_us * kMicrosecond;
+  if (const auto stored = requests_.Stored(request_id); stored && first_block >= *stored) {
+    return fetches_.Answered(*ticket, now + deadline, {.absent_blocks = keys.count}, why);
+  }
   if (const int code = fetches_.Begin(*ticket, now, now + deadline, why); code != FL_OK) return code;
   control::ControlMessage message;
   message.set_request(*ticket);

@@ -27,6 +27,20 @@ void FetchBook::Abandon(std::uint64_t ticket) {
   if (probe_ == ticket) probe_ = 0;
 }
 
+int FetchBook::Answered(std::uint64_t ticket, TimeNs deadline, const fl_fetch_result& result, std::string* why) {
+  const std::lock_guard lock(mutex_);
+  if (tickets_.size() >= kFetchesMax) {
+    *why = "too many fetches that nobody has polled to their end";
+    return FL_ESTATE;
+  }
+  Ticket done;
+  done.deadline = deadline;
+  done.state = State::kDone;
+  done.result = result;
+  tickets_.emplace(ticket, std::move(done));
+  return FL_OK;
+}
+
 void FetchBook::Complete(std::uint64_t ticket, const fl_fetch_result& result) {
   {
     const std::lock_guard lock(mutex_);

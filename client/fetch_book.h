@@ -30,6 +30,8 @@ class FetchBook {
 
   // FL_OK, or FL_ESTATE with the reason: breaker open, or too many tickets.
   int Begin(std::uint64_t ticket, TimeNs now, TimeNs deadline, std::string* why);
+  // A fetch whose answer is known without asking: done at once, whatever the breaker. FL_ESTATE: too many tickets.
+  int Answered(std::uint64_t ticket, TimeNs deadline, const fl_fetch_result& result, std::string* why);
   // The request could not be sent.
   void Abandon(std::uint64_t ticket);
   void Complete(std::uint64_t ticket, const fl_fetch_result& result);

@@ -22,7 +22,7 @@ void RequestBook::Update(const std::string& id, int state, const KeyList& keys) 
   }
   if (it == by_id_.end()) {
     if (entries_.size() >= kRequestsMax) return;
-    entries_.push_back({.info = {.id = id}, .keys = {}});
+    entries_.push_back({.info = {.id = id}, .keys = {}, .stored = std::nullopt});
     it = by_id_.emplace(id, std::prev(entries_.end())).first;
   }
   Entry& entry = *it->second;
@@ -34,6 +34,23 @@ void RequestBook::Update(const std::string& id, int state, const KeyList& keys) 
   key_bytes_ += keys.digests.size();
   entry.info.key_count = keys.count();
   entry.info.key_list_hash = Xxh3(keys.digests.data(), keys.digests.size());
+}
+
+void RequestBook::SetStored(const std::string& id, std::uint32_t blocks) {
+  const std::lock_guard lock(mutex_);
+  const auto it = by_id_.find(id);
+  if (it != by_id_.end()) it->second->stored = blocks;
+}
+
+std::optional<std::uint32_t> RequestBook::Stored(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? std::nullopt : it->second->stored;
+}
+
+void RequestBook::ForgetStored() {
+  const std::lock_guard lock(mutex_);
+  for (Entry& entry : entries_) entry.stored.reset();
 }
 
 std::vector<LiveRequestInfo> RequestBook::Live() const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -41,6 +42,12 @@ class RequestBook {
   // stays.
   void Update(const std::string& id, int state, const KeyList& keys);
 
+  // What the sidecar says is stored of the request's prefix; ignored for a request that is not live.
+  void SetStored(const std::string& id, std::uint32_t blocks);
+  std::optional<std::uint32_t> Stored(const std::string& id) const;
+  // The sidecar that said so is gone.
+  void ForgetStored();
+
   std::vector<LiveRequestInfo> Live() const;
   // Empty for a request that is not live or whose list was dropped.
   KeyList Keys(const std::string& id) const;
@@ -49,6 +56,7 @@ class RequestBook {
   struct Entry {
     LiveRequestInfo info;
     KeyList keys;
+    std::optional<std::uint32_t> stored;
   };
   void DropKeys(Entry& entry);
 

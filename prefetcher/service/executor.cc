@@ -550,6 +550,7 @@ void Executor::EndStore(TransferId id, TransferContext& context, const MoveResul
   if (status == TransferStatus::kOk) {
     Resident(context.block) = *context.place;
     metrics_.store_bytes.Add(result.bytes);
+    stored_.push_back(context.block);
   } else {
     parts_.dram.Free(*context.place);
   }

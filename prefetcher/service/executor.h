@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -74,6 +75,9 @@ class Executor {
   void set_control(ControlServer* control) { control_ = control; }
 
   void Execute(const core::Command& command);
+
+  // Blocks that engines stored and that became visible since the last call.
+  std::vector<BlockId> TakeStored() { return std::exchange(stored_, {}); }
 
   // Answers of movers and stores.
   void OnMove(const MoveResult& result);
@@ -198,6 +202,7 @@ class Executor {
   std::unordered_map<std::uint64_t, Waiter> waiters_;                        // demand, purge and flush ids
   std::deque<core::LoadToDram> waiting_loads_;                               // demand first
   std::deque<WaitingSpill> waiting_spills_;
+  std::vector<BlockId> stored_;
   std::uint64_t next_ticket_ = 1;
 };
 

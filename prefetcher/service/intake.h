@@ -73,6 +73,8 @@ class Intake {
                                   std::string_view digests);
   // As InternKeys for one key that the engine stores.
   BlockId InternKey(EngineId engine, const BlockKey& key);
+  // Of a live request.
+  std::string_view RequestName(RequestId request) const { return request_ids_.Name(request); }
   // Invalid when unknown.
   RequestId FindRequest(EngineId engine, const std::string& request_id) const;
 

@@ -140,6 +140,12 @@ class NameInterner {
     free_.push_back(id.value);
   }
 
+  // As it was interned.
+  std::string_view Name(IdType id) const {
+    const std::string_view key = names_[id.value];
+    return key.substr(key.find('/') + 1);
+  }
+
   std::size_t size() const { return ids_.size(); }
 
  private:

@@ -20,6 +20,7 @@
 #include "prefetcher/service/intake.h"
 #include "prefetcher/service/interner.h"
 #include "prefetcher/service/observe.h"
+#include "prefetcher/service/outlook.h"
 #include "prefetcher/service/recorder.h"
 #include "prefetcher/service/status_document.h"
 #include "proto/control.pb.h"
@@ -93,6 +94,8 @@ struct Runtime::Impl {
   void Publish(TimeNs now);
   TimeNs NextDeadline(TimeNs now) const;
   void ApplyReload();
+  // Invalid when the engine has none connected.
+  ConnectionId SchedulerOf(EngineId engine);
   bool observing() const { return config.mode == Mode::kObserve; }
 
   // Configuration and identity.
@@ -118,6 +121,7 @@ struct Runtime::Impl {
   std::unique_ptr<core::Core> core;
   std::unique_ptr<core::VirtualExecutor> virtual_executor;
   std::unique_ptr<ObserveAdapter> observe;
+  std::unique_ptr<Outlook> outlook;
   std::unique_ptr<Recorder> recorder;
   std::unique_ptr<EngineRegistry> engines;
   std::unique_ptr<Intake> intake;
@@ -273,15 +277,11 @@ Status Runtime::Impl::Open() {
       interner, *engines, events, metrics,
       [this](EngineId engine, BlockId block) { return core->View(engine, block).in_engine; },
       [this](EngineId engine, const std::string& request_id) {
-        EngineInstance* instance = engines->Find(engine);
-        if (instance == nullptr) return;
-        for (const EngineClient& client : instance->clients) {
-          if (!client.scheduler) continue;
-          control::ControlMessage message;
-          message.mutable_key_list_request()->set_request_id(request_id);
-          control->Send(client.connection, std::move(message));
-          return;
-        }
+        const ConnectionId scheduler = SchedulerOf(engine);
+        if (!scheduler.valid()) return;
+        control::ControlMessage message;
+        message.mutable_key_list_request()->set_request_id(request_id);
+        control->Send(scheduler, std::move(message));
       });
   engines->set_on_down([this](EngineId engine) { intake->OnEngineDown(engine); });
   if (observing()) {
@@ -301,6 +301,14 @@ Status Runtime::Impl::Open() {
                                                           .events = events,
                                                           .clock = clock},
                                           executor_metrics);
+    outlook = std::make_unique<Outlook>(*core, [this](EngineId engine, RequestId request, std::uint32_t stored) {
+      const ConnectionId scheduler = SchedulerOf(engine);
+      if (!scheduler.valid()) return;
+      control::ControlMessage message;
+      message.mutable_request_outlook()->set_request_id(std::string(intake->RequestName(request)));
+      message.mutable_request_outlook()->set_stored_blocks(stored);
+      control->Send(scheduler, std::move(message));
+    });
     executor->AnnounceRecovered();
     StepAll(clock.Now());
   }
@@ -433,6 +441,15 @@ void Runtime::Impl::HandleControl(const ControlFrame& frame, TimeNs now) {
   control->Send(frame.connection, std::move(reply));
 }
 
+ConnectionId Runtime::Impl::SchedulerOf(EngineId engine) {
+  const EngineInstance* instance = engines->Find(engine);
+  if (instance == nullptr) return {};
+  for (const EngineClient& client : instance->clients) {
+    if (client.scheduler) return client.connection;
+  }
+  return {};
+}
+
 void Runtime::Impl::HandleStaged(TimeNs now) {
   if (staging == nullptr) return;
   staging->Drain(staged);
@@ -460,9 +477,13 @@ void Runtime::Impl::StepAll(TimeNs now) {
     std::vector<core::EventBatch> observed;
     events.Flush([&](const core::EventBatch& batch) {
       StepOnce(now, batch);
+      if (outlook != nullptr) outlook->After(batch);
       if (observe != nullptr) observed.push_back(batch);
     });
     for (const core::EventBatch& batch : observed) observe->After(batch);
+    if (outlook != nullptr) {
+      for (const BlockId block : executor->TakeStored()) outlook->OnStored(block);
+    }
     ExecuteCommands(now);
   }
   if (!events.empty()) inbox.Wake();
