@@ -1,7 +1,7 @@
 /* Foreload's engine-side library: a C ABI for the processes of an inference engine.
  *
- * What it promises: nothing here waits for the sidecar except the two calls whose names end in
- * _wait, and those have a deadline of their own. With the sidecar dead, stopped or never started, look-ups miss, stores
+ * What it promises: nothing here waits for the sidecar except fl_close and the calls whose names end in _wait, and those
+ * have a deadline of their own. With the sidecar dead, stopped or never started, look-ups miss, stores
  * are refused, and the engine loses nothing but hits.
  *
  * Processes: an engine instance is one scheduler client and N rank (worker) clients with one `instance_id`. One process

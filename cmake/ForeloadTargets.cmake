@@ -1,5 +1,9 @@
 include(GoogleTest)
 
+if(FORELOAD_SANITIZE STREQUAL "thread")
+  set(foreload_tsan_sources ${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.cc)
+endif()
+
 # One test binary per module: foreload_add_test(telemetry_test SOURCES a.cc b.cc LIBRARIES foreload_telemetry).
 # Each TEST becomes one ctest entry.
 function(foreload_add_test name)
@@ -10,7 +14,7 @@ function(foreload_add_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  add_executable(${name} ${ARG_SOURCES})
+  add_executable(${name} ${ARG_SOURCES} ${foreload_tsan_sources})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
   if(RAPIDCHECK_LIBRARY)
     target_include_directories(${name} SYSTEM PRIVATE ${RAPIDCHECK_INCLUDE_DIR})

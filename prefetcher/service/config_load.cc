@@ -8,6 +8,7 @@
 
 #include "prefetcher/service/config_schema.h"
 #include "prefetcher/service/config_value.h"
+#include "prefetcher/service/toml_document.h"
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
@@ -76,6 +77,10 @@ class Loader final : public FaultSink {
   }
 
   void ReadFile(std::string_view toml) {
+    if (const Status characters = CheckTomlCharacters(toml, std::string(file_)); !characters.ok()) {
+      Append(characters.message());
+      return;
+    }
     toml::parse_result parsed = toml::parse(toml, file_);
     if (!parsed) {
       const toml::parse_error& error = parsed.error();

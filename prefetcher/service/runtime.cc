@@ -360,8 +360,9 @@ void Runtime::Impl::Turn(TimeNs now) {
   last_turn.store(now, std::memory_order_relaxed);
   stepped = false;
   ApplyReload();
-  HandleInbox(now);
+  // Before the frames: what was committed before a flush or purge was sent is heard first.
   if (executor != nullptr) executor->PollStores(now);
+  HandleInbox(now);
   HandleStaged(now);
   if (executor != nullptr && now >= next_scan) {
     executor->Observe(now);

@@ -40,7 +40,19 @@ Status Flatten(const toml::node& node, const std::string& path, std::size_t dept
 
 }  // namespace
 
+Status CheckTomlCharacters(std::string_view text, const std::string& file) {
+  const auto forbidden = [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
+  };
+  const auto found = std::find_if(text.begin(), text.end(), forbidden);
+  if (found == text.end()) return OkStatus();
+  return InvalidArgument(file + ":" + std::to_string(1 + std::count(text.begin(), found, '\n')) +
+                         ": a control character (byte " + std::to_string(static_cast<unsigned char>(*found)) +
+                         "); is this a text file?");
+}
+
 Result<std::vector<TomlValue>> FlattenToml(std::string_view text, const std::string& file) {
+  FORELOAD_RETURN_IF_ERROR(CheckTomlCharacters(text, file));
   const toml::parse_result parsed = toml::parse(text, file);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();

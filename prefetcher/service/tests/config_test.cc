@@ -138,6 +138,12 @@ TEST(Config, ASyntaxErrorNamesItsPlace) {
   EXPECT_THAT(Faults("[dram]\ncapacity = \n"), StartsWith("foreload.toml:2:"));
 }
 
+TEST(Config, ABinaryFileIsNamedAsSuch) {
+  EXPECT_THAT(Faults(std::string("[dram]\ncapacity = \"1GiB\"\n[\0ssd]\n", 29)),
+              AllOf(StartsWith("foreload.toml:3: a control character (byte 0)"), HasSubstr("text file")));
+  EXPECT_TRUE(Parse("[dram]\t# a tab\r\n").ok());
+}
+
 TEST(Config, AValueOfAnotherShapeIsNamed) {
   EXPECT_THAT(Faults("[dram]\ncapacity = [1]\n"), HasSubstr("expects one value, got an array"));
   EXPECT_THAT(Faults("dram = 1\n"), HasSubstr("write it as [dram]"));
