@@ -293,7 +293,9 @@ int Client::Fetch(const std::string& request_id, const KeyListView& keys, std::u
   const TimeNs now = MonotonicNow();
   const DurationNs deadline = deadline_us * kMicrosecond;
   if (const auto stored = requests_.Stored(request_id); stored && first_block >= *stored) {
-    return fetches_.Answered(*ticket, now + deadline, {.absent_blocks = keys.count}, why);
+    fl_fetch_result absent{};
+    absent.absent_blocks = keys.count;
+    return fetches_.Answered(*ticket, now + deadline, absent, why);
   }
   if (const int code = fetches_.Begin(*ticket, now, now + deadline, why); code != FL_OK) return code;
   control::ControlMessage message;

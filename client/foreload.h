@@ -1,8 +1,8 @@
 /* Foreload's engine-side library: a C ABI for the processes of an inference engine.
  *
- * What it promises: nothing here waits for the sidecar except fl_close and the calls whose names end in _wait, and those
- * have a deadline of their own. With the sidecar dead, stopped or never started, look-ups miss, stores
- * are refused, and the engine loses nothing but hits.
+ * What it promises: nothing here waits for the sidecar except fl_close and the calls whose names end in _wait, and
+ * those have a deadline of their own. With the sidecar dead, stopped or never started, look-ups miss, stores are
+ * refused, and the engine loses nothing but hits.
  *
  * Processes: an engine instance is one scheduler client and N rank (worker) clients with one `instance_id`. One process
  * may be both. A client is thread-safe unless said otherwise. After fork() the child must not use it.
@@ -173,8 +173,7 @@ int fl_store_commit(fl_client* client, const fl_store* store, const fl_keys* key
 /* Gives the slot back unused. */
 int fl_store_abort(fl_client* client, const fl_store* store);
 
-/* --- telemetry: never blocks, drops the oldest StepAccess first ----------------------------------------------------
- */
+/* --- telemetry: never blocks, drops the oldest StepAccess first --------------------------------------------------- */
 
 enum fl_request_state {
   FL_REQUEST_QUEUED = 1,

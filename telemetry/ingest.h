@@ -38,13 +38,13 @@ struct SourceConfig {
   std::string name;  // for messages and statuses
   SourceKind kind = SourceKind::kKvEvents;
   Dialect dialect = Dialect::kAuto;
-  std::string endpoint;                             // tcp://, ipc:// or inproc://
-  bool bind = false;                                // the engine connects to us
-  std::string replay_endpoint;                      // empty: gaps cannot be healed
-  std::string topic;                                // subscription prefix of KV events; empty: everything
-  std::optional<std::uint32_t> data_parallel_rank;  // of batches that name none
-  CurveKeys curve;                                  // connecting side only
-  bool insecure = false;                            // allows TCP beyond loopback without CURVE
+  std::string endpoint{};                             // tcp://, ipc:// or inproc://
+  bool bind = false;                                  // the engine connects to us
+  std::string replay_endpoint{};                      // empty: gaps cannot be healed
+  std::string topic{};                                // subscription prefix of KV events; empty: everything
+  std::optional<std::uint32_t> data_parallel_rank{};  // of batches that name none
+  CurveKeys curve{};                                  // connecting side only
+  bool insecure = false;                              // allows TCP beyond loopback without CURVE
 };
 
 struct SourceStatus {

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -102,10 +103,10 @@ class ClientTest : public ::testing::Test {
   }
   void Connect() { ASSERT_EQ(fl_connect_wait(client_, kLongUs), FL_OK) << fl_error_text(); }
 
-  // Blocks first .. first + count.
+  // Blocks first .. first + count; valid as long as the fixture.
   fl_keys Keys(std::uint64_t first, std::uint32_t count) {
-    digests_ = DigestsOf(first, count);
-    return {.name_space = nullptr, .digests = digests_.data(), .digest_bytes = 32, .count = count};
+    const auto& digests = digests_.emplace_back(DigestsOf(first, count));
+    return {.name_space = nullptr, .digests = digests.data(), .digest_bytes = 32, .count = count};
   }
   int Pin(std::uint64_t first, std::uint32_t count) {
     pinned_.resize(count);
@@ -130,7 +131,7 @@ class ClientTest : public ::testing::Test {
   fl_options options_{};
   fl_client* client_ = nullptr;
   std::uint8_t* arena_ = nullptr;
-  std::vector<std::uint8_t> digests_;
+  std::list<std::vector<std::uint8_t>> digests_;
   std::vector<fl_pinned> pinned_;
   std::unique_ptr<FakeSidecar> sidecar_;
 };

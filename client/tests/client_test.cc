@@ -173,7 +173,7 @@ TEST_F(ClientTest, StoredBytesArriveUnderTheirKeys) {
     return fake.stored().size() == 1;
   }));
   sidecar_->Do([&](FakeSidecar& fake) {
-    EXPECT_EQ(fake.stored()[0].first, BlockKey::From({}, {digests_.data(), 32}));
+    EXPECT_EQ(fake.stored()[0].first, BlockKey::From({}, {digests_.back().data(), 32}));
     EXPECT_EQ(fake.stored()[0].second, std::vector<std::byte>(extent_.bytes, std::byte{0x5A}));
   });
   const fl_counters counters = Counters();
@@ -287,7 +287,7 @@ TEST_F(ClientTest, ALostKeyListIsSentInChunks) {
     std::string joined;
     for (const std::string& chunk : fake.key_chunks().at("r1")) joined += chunk;
     EXPECT_EQ(fake.key_chunks().at("r1").size(), 3u);
-    EXPECT_EQ(joined, std::string(digests_.begin(), digests_.end()));
+    EXPECT_EQ(joined, std::string(digests_.back().begin(), digests_.back().end()));
     EXPECT_EQ(fake.key_chunks().at("unknown"), std::vector<std::string>{""});
   });
 }

@@ -122,7 +122,7 @@ TEST_F(EmitterTest, EventsCarryWhatWasGivenInOrder) {
   EXPECT_EQ(queued.session_id(), "s");
   EXPECT_EQ(queued.priority(), -3);
   EXPECT_EQ(queued.digest_bytes(), 32u);
-  EXPECT_EQ(queued.digests(), std::string(digests_.begin(), digests_.end()));
+  EXPECT_EQ(queued.digests(), std::string(digests_.back().begin(), digests_.back().end()));
   EXPECT_EQ(queued.expected_start_ms(), 250);
   EXPECT_EQ(queued.prompt_tokens(), 99u);
   EXPECT_EQ(queued.turn(), 4u);

@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--cmake", required=True)
     parser.add_argument("--python", type=pathlib.Path, required=True)
+    parser.add_argument("--guide", type=pathlib.Path, required=True)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="foreload-install-") as name:
         folder = pathlib.Path(name)
@@ -65,6 +67,9 @@ def main():
         source.write_text(PROGRAM)
         strict = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
         run("cc", "-std=c11", *strict, source, *flags, "-o", folder / "engine")
+        guide = folder / "guide.c"
+        guide.write_text(re.search(r"```c\n(.*?)```", options.guide.read_text(), re.S)[1])
+        run("cc", "-std=c11", *strict, "-Wno-unused-function", "-fsyntax-only", guide, *flags)
         run("c++", "-std=c++11", *strict, "-x", "c++", "-fsyntax-only", source, *flags)
         environment = os.environ | {"LD_LIBRARY_PATH": str(pkgconfig.parent)}
         sizes = dict(line.split() for line in run(folder / "engine", env=environment).splitlines())

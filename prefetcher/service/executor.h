@@ -105,15 +105,15 @@ class Executor {
   enum class Kind : std::uint8_t { kLoadToDram, kLoadToArena, kSpill, kStore };
   struct TransferContext {
     Kind kind;
-    BlockId block;
-    EngineId engine;
-    SlotIndex slot;
+    BlockId block{};
+    EngineId engine{};
+    SlotIndex slot{};
     std::uint64_t store = 0;
-    std::shared_ptr<ArenaGrant> grant;
-    std::uint64_t groups = 0;        // layer groups that the load brings
-    std::optional<DramBlock> place;  // of a load or store that has not ended
-    std::optional<ssd::ReadPlan> read;
-    std::optional<ssd::WritePlan> write;
+    std::shared_ptr<ArenaGrant> grant{};
+    std::uint64_t groups = 0;          // layer groups that the load brings
+    std::optional<DramBlock> place{};  // of a load or store that has not ended
+    std::optional<ssd::ReadPlan> read{};
+    std::optional<ssd::WritePlan> write{};
     std::uint64_t bytes = 0;
     DurationNs service_ns = 0;  // of a spill's write, until it is durable
   };

@@ -75,8 +75,14 @@ class Sidecar:
 
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)
-        if number != signal.SIGSTOP and number != signal.SIGCONT:
+        if number == signal.SIGSTOP:
+            wait_until(lambda: self._scheduler_state() == "T", "the process stopped")
+        elif number != signal.SIGCONT:
             self.process.wait(DEADLINE_S)
+
+    def _scheduler_state(self):
+        with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
 
     def stop(self):
         if self.process is None or self.process.poll() is not None:

@@ -70,7 +70,7 @@ void SsdStore::Impl::CommitGroup(Lock& lock) {
 
   for (const auto& [segment, status] : synced) {
     if (status.ok())
-      NoteIoSuccess();
+      NoteIoSuccess(IoKind::kSync);
     else
       Abandon(*segment, status, group);
   }

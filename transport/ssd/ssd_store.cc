@@ -72,7 +72,7 @@ void SsdStore::Impl::Settle(std::uint64_t sequence) {
 void SsdStore::Impl::NoteIoError(IoKind kind, const Status& status) {
   metrics_.io_error(kind).Add();
   last_error_ = status.ToString();
-  if (++errors_in_row_ < options_.io_errors_max) return;
+  if (++errors_in_row_[static_cast<std::size_t>(kind)] < options_.io_errors_max) return;
   state_ = SsdState::kOff;
   progress_.notify_all();
 }
@@ -280,7 +280,7 @@ Status SsdStore::Impl::FinishWrite(WritePlan& plan, IoResult result) {
     Publish();
     return status;
   }
-  NoteIoSuccess();
+  NoteIoSuccess(IoKind::kWrite);
   if (spare_ != nullptr) ResumeWrites();
   entry->written = true;
   segment.live_bytes += plan.place.record_bytes;
@@ -388,7 +388,7 @@ Status SsdStore::Impl::FinishRead(ReadPlan& plan, IoResult result) {
     if (status.code() == StatusCode::kIoError) NoteIoError(IoKind::kRead, status);
     if (status.code() == StatusCode::kDataLoss) metrics_.checksum_failures.Add();
     if (status.ok()) {
-      NoteIoSuccess();
+      NoteIoSuccess(IoKind::kRead);
       metrics_.read_records.Add();
       for (const SsdPart& part : plan.parts) metrics_.read_bytes.Add(part.bytes);
     } else if (status.code() != StatusCode::kCancelled) {

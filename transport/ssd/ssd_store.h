@@ -57,8 +57,8 @@ struct SsdOptions {
   std::uint64_t sync_bytes = std::uint64_t{64} << 20;  // or until this much is unsynced
   std::uint32_t extents_max = 512;                     // of one record; sizes the header buffers
   std::uint32_t headers_in_flight = 128;               // writes and reads at once
-  std::uint32_t io_errors_max = 8;                     // refusals in a row that turn the tier off
-  DurationNs space_retry_min_ns = kSecond;             // after a full disk; doubles up to
+  std::uint32_t io_errors_max = 8;          // refusals of one kind of operation in a row that turn the tier off
+  DurationNs space_retry_min_ns = kSecond;  // after a full disk; doubles up to
   DurationNs space_retry_max_ns = 60 * kSecond;
   double keep_read_share = 0.5;  // a segment is spared once when this share of its live bytes was read lately
   std::uint32_t recovery_threads = 4;
@@ -67,7 +67,7 @@ struct SsdOptions {
 enum class SsdState : std::uint8_t {
   kOn,
   kWritesStopped,  // no space or a read-only file system: reads go on, space is asked for again with backoff
-  kOff             // the device failed io_errors_max times in a row; until restart
+  kOff             // one kind of operation failed io_errors_max times in a row; until restart
 };
 
 // The end of a move, as the mover told it.

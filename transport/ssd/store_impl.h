@@ -5,6 +5,7 @@
 // checksum. Segments are freed by the store's thread alone, so it may use one without the lock.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -78,7 +79,7 @@ class SsdStore::Impl {
   void Bury(const Tombstone& tombstone);
   void Settle(std::uint64_t sequence);
   void NoteIoError(IoKind kind, const Status& status);
-  void NoteIoSuccess() { errors_in_row_ = 0; }
+  void NoteIoSuccess(IoKind kind) { errors_in_row_[static_cast<std::size_t>(kind)] = 0; }
   void StopWrites(const Status& status);
   void ResumeWrites();
   void Publish();
@@ -160,7 +161,7 @@ class SsdStore::Impl {
   bool reclaim_blocked_ = false;  // every segment is in use; FinishRead and CommitGroup clear it
   SsdState state_ = SsdState::kOn;
   std::string last_error_;
-  std::uint32_t errors_in_row_ = 0;
+  std::array<std::uint32_t, kIoKindCount> errors_in_row_{};
   DurationNs space_backoff_ = 0;
   TimeNs space_retry_at_ = 0;
   bool stop_ = false;

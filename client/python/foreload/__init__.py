@@ -232,9 +232,9 @@ class Client:
 
     def emit_request(self, request_id, state, *, digests=(), name_space=None, session_id=None, parent_request_id=None,
                      kind=RequestKind.UNKNOWN, priority=0, expected_start_ms=-1, prompt_tokens=0, turn=0):
-        event = _capi.RequestEvent(_text(request_id), _text(session_id), _text(parent_request_id), int(state), int(kind),
-                                   priority, self._keys(list(digests), name_space), expected_start_ms, prompt_tokens,
-                                   turn)
+        event = _capi.RequestEvent(_text(request_id), _text(session_id), _text(parent_request_id), int(state),
+                                   int(kind), priority, self._keys(list(digests), name_space), expected_start_ms,
+                                   prompt_tokens, turn)
         _check(_lib.fl_emit_request(self._handle, event))
 
     def emit_hint(self, action, *, session_id=None, digests=(), name_space=None, eta_ms=0, sigma_ms=0, ttl_ms=0):

@@ -11,6 +11,10 @@
 #include <fstream>
 #include <locale>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
+
 #include "prefetcher/service/config.h"
 #include "prefetcher/service/process_metrics.h"
 
@@ -79,6 +83,9 @@ class CommaLocale {
     why_ = "localedef could not build de_DE.UTF-8";
     if (std::system(("localedef -i de_DE -f UTF-8 " + target + " >/dev/null 2>&1").c_str()) != 0) return;
     ::setenv("LOCPATH", folder_.c_str(), 1);
+#ifdef __SANITIZE_ADDRESS__
+    const __lsan::ScopedDisabler glibc_keeps_its_copy_of_locpath;
+#endif
     if (std::setlocale(LC_ALL, "de_DE.UTF-8") == nullptr) return;
     std::locale::global(std::locale("de_DE.UTF-8"));
     std::array<char, 16> probe{};
@@ -92,8 +99,12 @@ class CommaLocale {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  bool active() const { return active_; }
-  const std::string& why() const { return why_; }
+  bool active() const {
+    return active_;
+  }
+  const std::string& why() const {
+    return why_;
+  }
 
  private:
   std::string folder_;

@@ -76,7 +76,10 @@ TEST_F(SsdFaultsTest, RepeatedErrorsTurnTheTierOff) {
   bench_.backend.fail_errno = EIO;
   EXPECT_FALSE(bench_.Read(1, {4096}).ok());
   EXPECT_FALSE(bench_.Read(2, {4096}).ok());
+  EXPECT_TRUE(store().Flush().ok());  // of another kind: a disk that cannot be read may well sync
   EXPECT_EQ(bench_.Write(9, {4096}).code(), StatusCode::kIoError);
+  EXPECT_EQ(store().stats().state, SsdState::kOn);
+  EXPECT_FALSE(bench_.Read(3, {4096}).ok());
   EXPECT_EQ(store().stats().state, SsdState::kOff);
   EXPECT_EQ(bench_.metrics->state.value(), 2.0);
   bench_.backend.fail_errno = 0;
