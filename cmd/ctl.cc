@@ -27,7 +27,7 @@ struct CtlOptions {
   std::uint64_t weights_epoch = 0;
 };
 
-constexpr char kFooter[] = R"(Examples:
+constexpr char kCtlFooter[] = R"(Examples:
   foreload ctl flush                                     wait until every stored block is on disk
   foreload ctl purge --model-revision 4f2a...            forget a model in every tier
   foreload ctl purge --model-revision R --salt-file F    forget one tenant of it
@@ -133,7 +133,7 @@ int Reload(CtlOptions& options) {
 void AddCtl(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<CtlOptions>();
   CLI::App* ctl = app.add_subcommand("ctl", "Tell a running sidecar what to do");
-  ctl->footer(kFooter);
+  ctl->footer(kCtlFooter);
   ctl->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, int (*run)(CtlOptions&)) {
     CLI::App* command = ctl->add_subcommand(name, help);

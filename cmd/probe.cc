@@ -16,7 +16,7 @@ struct ProbeOptions {
   bool json = false;
 };
 
-constexpr char kFooter[] = R"(Examples:
+constexpr char kProbeFooter[] = R"(Examples:
   foreload probe
   foreload probe --directory /var/lib/foreload/ssd
   foreload probe --json
@@ -48,7 +48,7 @@ void PrintTable(const std::vector<ProbeLine>& lines) {
 void AddProbe(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<ProbeOptions>();
   CLI::App* probe = app.add_subcommand("probe", "Say which backends work on this machine, and why the others do not");
-  probe->footer(kFooter);
+  probe->footer(kProbeFooter);
   probe->add_option("-d,--directory", options->directory, "Folder of the SSD tier, to try direct I/O there")
       ->check(CLI::ExistingDirectory);
   probe->add_flag("--json", options->json, "One JSON array");

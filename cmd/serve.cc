@@ -19,7 +19,7 @@ struct ServeOptions {
   bool reference = false;
 };
 
-constexpr char kFooter[] = R"(Examples:
+constexpr char kServeFooter[] = R"(Examples:
   foreload serve --config foreload.toml
   foreload serve --config foreload.toml --set mode=on --set dram.capacity=64GiB
   FORELOAD_SERVICE_LOG_LEVEL=debug foreload serve --config foreload.toml
@@ -62,7 +62,7 @@ int Serve(const ServeOptions& options) {
 void AddServe(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* serve = app.add_subcommand("serve", "Run the sidecar");
-  serve->footer(kFooter);
+  serve->footer(kServeFooter);
   serve->add_option("-c,--config", options->config, "TOML file; without it, defaults, environment and --set alone")
       ->envname("FORELOAD_CONFIG");
   serve->add_option("--set", options->settings, "key=value, goes before file and environment; may be repeated")

@@ -21,7 +21,7 @@ struct StatusOptions {
   bool json = false;
 };
 
-constexpr char kFooter[] = R"(Examples:
+constexpr char kStatusFooter[] = R"(Examples:
   foreload status
   foreload status --config foreload.toml
   foreload status --http 127.0.0.1:9464 --json
@@ -73,7 +73,7 @@ int PrintStatus(StatusOptions& options) {
 void AddStatus(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<StatusOptions>();
   CLI::App* status = app.add_subcommand("status", "Say in words what the sidecar is doing");
-  status->footer(kFooter);
+  status->footer(kStatusFooter);
   AddAddressOptions(*status, options->address);
   status->add_flag("--json", options->json, "The document of /statusz");
   status->callback([options, &exit_code] { exit_code = PrintStatus(*options); });

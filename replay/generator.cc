@@ -21,7 +21,7 @@ constexpr double kGapSigmaAbove = 1.36783 / 1.28155;
 
 constexpr std::uint64_t kSystemBlockBase = 1ull << 62;
 constexpr unsigned kSessionShift = 24;  // blocks of one session: 2^24
-constexpr std::uint32_t kTokensMax = 1u << 24;
+constexpr std::uint32_t kGeneratedTokensMax = 1u << 24;
 
 // Acklam's rational approximation of the standard normal quantile; relative error below 1.2e-9.
 double NormalQuantile(double p) {
@@ -58,7 +58,7 @@ double GapSeconds(Rng& rng) {
 // Log-normal with this mean, at least 1 token.
 std::uint32_t Tokens(Rng& rng, double mean, double sigma) {
   const double tokens = mean * Exp(sigma * Normal(rng) - sigma * sigma / 2);
-  return static_cast<std::uint32_t>(std::clamp(tokens, 1.0, static_cast<double>(kTokensMax)));
+  return static_cast<std::uint32_t>(std::clamp(tokens, 1.0, static_cast<double>(kGeneratedTokensMax)));
 }
 
 struct Session {
@@ -188,7 +188,7 @@ Result<std::unique_ptr<TraceSource>> MakeGenerator(const GeneratorConfig& config
     return InvalidArgument("length_scale must be above 0 and at most 100");
   }
   if (!(config.length_sigma >= 0 && config.length_sigma <= 3)) return InvalidArgument("length_sigma must be 0 to 3");
-  if (config.prompt_tokens_max > kTokensMax) return InvalidArgument("prompt_tokens_max must be at most 2^24");
+  if (config.prompt_tokens_max > kGeneratedTokensMax) return InvalidArgument("prompt_tokens_max must be at most 2^24");
   if (!(config.warm_start_seconds >= 0 && config.warm_start_seconds <= 1e6)) {
     return InvalidArgument("warm_start_seconds must be 0 to 1e6");
   }

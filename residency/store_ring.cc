@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "proto/limits.h"
 #include "proto/xxh3.h"
 #include "residency/atomic_word.h"
@@ -21,10 +22,6 @@ using residency::Word;
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
-
-constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
-  return (value + to - 1) / to * to;
-}
 
 fl_ring_header MakeHeader(const StoreRingOptions& options) {
   fl_ring_header header{};

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "proto/limits.h"
 #include "proto/xxh3.h"
 #include "residency/atomic_word.h"
@@ -19,10 +20,6 @@ namespace {
 constexpr std::uint64_t kBucketsPerSlot = 3;
 // More look-ups than any reader can do between two collections; a larger step is not a count.
 constexpr std::uint64_t kCounterStepMax = 1ull << 40;
-
-constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
-  return (value + to - 1) / to * to;
-}
 
 fl_table_header MakeHeader(const TableOptions& options) {
   fl_table_header header{};

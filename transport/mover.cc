@@ -30,10 +30,6 @@ constexpr DurationNs kRestMaxNs = 10 * kMillisecond;    // while anything is que
 constexpr std::size_t kThreadNameMax = 15;              // Linux
 constexpr unsigned long kThrottledTimerSlackNs = 1000;  // the default 50 us would show in a throttled link's rate
 
-constexpr std::size_t Index(MoveClass move_class) {
-  return static_cast<std::size_t>(move_class);
-}
-
 struct Request {
   enum class Kind : std::uint8_t { kSubmit, kPromote, kCancel };
   Kind kind = Kind::kSubmit;

@@ -29,6 +29,9 @@ struct TransportMetrics;
 
 enum class MoveClass : std::uint8_t { kDemand, kPrefetch, kWriteBehind };
 inline constexpr std::size_t kMoveClassCount = 3;
+constexpr std::size_t Index(MoveClass move_class) {
+  return static_cast<std::size_t>(move_class);
+}
 
 struct MovePart {
   RegionId source;

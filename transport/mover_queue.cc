@@ -13,10 +13,6 @@ namespace {
 constexpr std::uint64_t kSliceAlignment = 4096;  // cuts stay valid for direct files
 constexpr double kRateDecay = 1.0 / 8;           // towards a slower sample; a faster one counts at once
 
-constexpr std::size_t Index(MoveClass move_class) {
-  return static_cast<std::size_t>(move_class);
-}
-
 std::uint64_t BytesIn(double bytes_per_second, DurationNs duration) {
   return static_cast<std::uint64_t>(bytes_per_second * static_cast<double>(duration) / 1e9);
 }

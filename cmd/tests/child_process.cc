@@ -17,8 +17,6 @@
 
 #include "proto/unique_fd.h"
 
-extern char** environ;
-
 namespace foreload::cmd {
 namespace {
 

@@ -1,13 +1,13 @@
 #include "prefetcher/service/config.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
 
 #include "prefetcher/service/config_schema.h"
-
-extern char** environ;
 
 namespace foreload::service {
 namespace {

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "proto/control.pb.h"
 #include "proto/control_frames.h"
 #include "proto/limits.h"
@@ -18,10 +19,6 @@ namespace foreload::service {
 namespace {
 
 constexpr std::uint64_t kImageAlignment = 4096;  // O_DIRECT and the SSD record's extents
-
-constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
-  return (value + to - 1) / to * to;
-}
 
 Status CheckExtents(const control::Register& request) {
   if (request.worker() && request.extents_size() == 0) return InvalidArgument("a worker must name at least one extent");

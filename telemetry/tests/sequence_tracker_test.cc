@@ -13,7 +13,7 @@ using testing::Bytes;
 using testing::FromHex;
 using Fed = SequenceTracker::Fed;
 
-Bytes Payload(std::uint64_t number, char publisher = 'a') {
+Bytes PayloadOf(std::uint64_t number, char publisher = 'a') {
   const std::string text = publisher + std::to_string(number);
   return {text.begin(), text.end()};
 }
@@ -25,10 +25,10 @@ class Driver {
   explicit Driver(const SequenceTracker::Options& options) : tracker(options) {}
 
   Fed Live(std::uint64_t number, char publisher = 'a') {
-    return tracker.OnLive({number, id}, Payload(number, publisher), now);
+    return tracker.OnLive({number, id}, PayloadOf(number, publisher), now);
   }
   Fed Replayed(std::uint64_t number, char publisher = 'a') {
-    return tracker.OnReplayed({number, id}, Payload(number, publisher), now);
+    return tracker.OnReplayed({number, id}, PayloadOf(number, publisher), now);
   }
 
   std::string Deliver() {

@@ -10,12 +10,10 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "base/units.h"
 
 namespace foreload {
 namespace {
-
-constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kMiB = 1024 * kKiB;
 
 std::unique_ptr<DramStore> Make(std::uint64_t bytes, std::uint64_t slab_bytes) {
   auto store = DramStore::Create({.bytes = bytes, .lock_memory = false, .slab_bytes = slab_bytes});

@@ -16,6 +16,7 @@
 #include <functional>
 #include <string>
 
+#include "base/units.h"
 #include "transport/probe.h"
 #include "transport/tests/transport_testing.h"
 #include "transport/uring/thread_pool_backend.h"
@@ -24,7 +25,6 @@
 namespace foreload::testing {
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
 Completion Transmit(Backend& backend, const Transfer& transfer) {

@@ -10,12 +10,10 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "base/units.h"
 
 namespace foreload {
 namespace {
-
-constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kMiB = 1024 * kKiB;
 
 class MoverQueueTest : public ::testing::Test {
  protected:

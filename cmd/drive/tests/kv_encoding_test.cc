@@ -10,7 +10,7 @@
 namespace foreload::drive {
 namespace {
 
-constexpr Namespace kSpace{9};
+constexpr Namespace kEncodedSpace{9};
 
 Result<telemetry::KvEventBatch> Decode(const std::string& payload) {
   telemetry::DecodeReport report;
@@ -26,7 +26,7 @@ std::uint64_t AliasOf(const Digest& digest) {
 
 void RoundTrip(HashForm form) {
   std::vector<Digest> chain;
-  for (std::uint64_t i = 0; i < 40; ++i) chain.push_back(DigestOf(kSpace, i));
+  for (std::uint64_t i = 0; i < 40; ++i) chain.push_back(DigestOf(kEncodedSpace, i));
   KvBatchEncoder encoder(form);
   EXPECT_TRUE(encoder.empty());
   encoder.AddStored({chain.data(), 1}, nullptr, 16);
@@ -73,7 +73,7 @@ TEST(KvEncoding, IsReadByTheVllmDecoderWithDigests) {
 
 TEST(KvEncoding, FitsManyEventsIntoOneBatch) {
   KvBatchEncoder encoder(HashForm::kInt64);
-  const Digest digest = DigestOf(kSpace, 1);
+  const Digest digest = DigestOf(kEncodedSpace, 1);
   for (int i = 0; i < 300; ++i) encoder.AddRemoved({&digest, 1});
   auto batch = Decode(encoder.Take(1));
   ASSERT_TRUE(batch.ok()) << batch.status().ToString();

@@ -5,15 +5,6 @@
 namespace foreload::core {
 namespace {
 
-DemandAsked Ask(World& w, std::uint64_t id, const std::vector<std::uint32_t>& blocks, TimeNs deadline = kTimeNever) {
-  DemandAsked asked;
-  asked.demand = id;
-  asked.engine = kEngine;
-  asked.deadline = deadline;
-  asked.blocks = w.Range(blocks);
-  return asked;
-}
-
 TEST(Demand, AllMissesAreSubmittedAtOnceAndInOrderAsDemand) {
   World w;
   w.EngineWith(8);

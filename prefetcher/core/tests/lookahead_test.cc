@@ -22,7 +22,7 @@ struct Workload {
   DurationNs service = 40 * kMillisecond;  // of one request, without stall
 };
 
-struct Result {
+struct Played {
   DurationNs stall = 0;
   std::vector<DurationNs> stalls, waits;
   std::uint64_t requests = 0;
@@ -48,7 +48,7 @@ class Player {
     return config;
   }
 
-  Result Run() {
+  Played Run() {
     const std::uint32_t per_session = load_.first_turn_blocks + load_.turns * load_.blocks_per_turn;
     Send(EngineUp{kEngine, 16, kBlockBytes, 0, EnginePolicy::kPredict});
     Send(ArenaGranted{kEngine, load_.sessions * per_session / 10});  // a tenth of the footprint
@@ -193,14 +193,14 @@ class Player {
   TimeNs now_ = kSecond;
   TimeNs scheduled_at_ = 0;
   TimeNs finish_at_ = kTimeNever;
-  Result result_;
+  Played result_;
 };
 
 TEST(LookAhead, HalvesTheStallOfDemandOnlyWithATenthOfTheFootprintInTheArena) {
   const Workload workload;
   for (const std::uint64_t seed : {1u, 2u, 3u}) {
-    const Result off = Player(workload, false, seed).Run();
-    const Result on = Player(workload, true, seed).Run();
+    const Played off = Player(workload, false, seed).Run();
+    const Played on = Player(workload, true, seed).Run();
     ASSERT_EQ(on.requests, off.requests);
     {
       double ideal = 0, zero = 0, zerow = 0;

@@ -5,13 +5,6 @@
 namespace foreload::core {
 namespace {
 
-DemandAsked Ask(World& w, std::uint64_t id, const std::vector<std::uint32_t>& blocks) {
-  DemandAsked asked;
-  asked.demand = id;
-  asked.engine = kEngine;
-  asked.blocks = w.Range(blocks);
-  return asked;
-}
 StoreOffered Offer(std::uint64_t store, std::uint32_t block, BlockId parent = {}) {
   return {store, kEngine, BlockId{block}, parent, kBlockBytes};
 }

@@ -144,4 +144,14 @@ inline std::vector<std::uint32_t> Iota(std::uint32_t first, std::uint32_t count)
   return ids;
 }
 
+inline DemandAsked Ask(World& w, std::uint64_t id, const std::vector<std::uint32_t>& blocks,
+                       TimeNs deadline = kTimeNever) {
+  DemandAsked asked;
+  asked.demand = id;
+  asked.engine = kEngine;
+  asked.deadline = deadline;
+  asked.blocks = w.Range(blocks);
+  return asked;
+}
+
 }  // namespace foreload::core

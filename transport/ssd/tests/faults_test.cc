@@ -11,8 +11,6 @@
 namespace foreload::ssd::testing {
 namespace {
 
-const ExtentSizes kQuarter = {200 << 10};
-
 class SsdFaultsTest : public ::testing::Test {
  protected:
   SsdFaultsTest() : bench_(dir_.path()) {}

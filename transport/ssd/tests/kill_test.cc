@@ -13,8 +13,6 @@
 #include "transport/ssd/tests/crash_records.h"
 #include "transport/ssd/tests/test_support.h"
 
-extern char** environ;
-
 namespace foreload::ssd::testing {
 namespace {
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/units.h"
 #include "proto/xxh3.h"
 #include "transport/ssd/directory.h"
 #include "transport/ssd/scan.h"
@@ -260,7 +261,6 @@ TEST_F(SsdRecoveryTest, ARecordTooLargeForTheSettingsIsDroppedForGood) {
 
 // S2: used bytes are right from the first moment, and the capacity holds across a restart with a lower one.
 TEST_F(SsdRecoveryTest, UsedBytesAreRightFromTheFirstMomentAndALowerCapacityShrinks) {
-  constexpr std::uint64_t kMiB = 1 << 20;
   constexpr std::uint64_t kSegment = 4 * kMiB;
   const ExtentSizes block = {512 << 10};
   TempDir disk(TempDir::Where::kDisk);

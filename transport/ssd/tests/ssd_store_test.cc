@@ -11,7 +11,6 @@ namespace foreload::ssd::testing {
 namespace {
 
 const ExtentSizes kSmall = {5000, 4096, 1, 12288};  // padded: 8192 + 4096 + 4096 + 12288
-const ExtentSizes kQuarter = {200 << 10};           // four fit a 1 MiB segment
 
 class SsdStoreTest : public ::testing::Test {
  protected:

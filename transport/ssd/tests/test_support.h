@@ -123,6 +123,7 @@ LayoutFingerprint LayoutOf(std::uint8_t n);
 
 // Extent sizes of a record; content is a function of (id, extent).
 using ExtentSizes = std::vector<std::uint64_t>;
+inline const ExtentSizes kQuarter = {200 << 10};  // four fit a 1 MiB segment
 void FillExtent(std::uint64_t id, std::size_t extent, std::span<std::byte> out);
 std::uint64_t PaddedBytes(const ExtentSizes& sizes);
 
