@@ -28,6 +28,9 @@ target_include_directories(foreload_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}>)
 # -ffp-contract=off: decisions must not depend on whether the machine has fused multiply-add.
 target_compile_options(foreload_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off)
+if(CMAKE_UNITY_BUILD)  # every file is then an included one
+  target_compile_options(foreload_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
 if(FORELOAD_SANITIZE)
   target_compile_options(foreload_options INTERFACE -fsanitize=${FORELOAD_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(foreload_options INTERFACE -fsanitize=${FORELOAD_SANITIZE})
