@@ -164,17 +164,17 @@ TEST_F(TableTest, AClosedTableMissesEverything) {
 
 // The index against a map, through many insertions and removals at its fullest.
 TEST_F(TableTest, TheIndexFindsExactlyWhatIsReady) {
-  constexpr std::uint32_t kSlots = 300;
+  constexpr std::uint32_t kIndexSlots = 300;
   const std::uint64_t seed = 20260731;
   SCOPED_TRACE(seed);
   Rng rng(seed);
-  MakeTable(kSlots);
+  MakeTable(kIndexSlots);
   const auto reader = NewReader();
   std::map<std::uint32_t, std::uint64_t> model;  // slot -> number
   std::uint64_t next_number = 1;
   PinnedBlock pinned[1];
   for (int step = 0; step < 20000; ++step) {
-    const auto slot = static_cast<std::uint32_t>(rng.Below(kSlots));
+    const auto slot = static_cast<std::uint32_t>(rng.Below(kIndexSlots));
     const auto it = model.find(slot);
     if (it == model.end()) {
       Load(slot, next_number);

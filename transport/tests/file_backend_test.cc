@@ -172,7 +172,7 @@ TEST(FileBackendTest, ARegionAboveOneGiBIsRegisteredInPiecesAndStraddlingBlocksA
   if (!backend.ok()) GTEST_SKIP() << backend.status().ToString();
   LargeMapping memory;
   TempFile file;
-  constexpr std::uint64_t kBlock = kMiB;
+  constexpr std::uint64_t kPiece = kMiB;
   const RegionId file_id = (*backend)->Register(file.region(16 * kMiB)).value();
   const auto memory_id = (*backend)->Register(memory.region());
   ASSERT_TRUE(memory_id.ok()) << memory_id.status().ToString();
@@ -182,28 +182,28 @@ TEST(FileBackendTest, ARegionAboveOneGiBIsRegisteredInPiecesAndStraddlingBlocksA
     EXPECT_FALSE(registration.reason.empty());
   }
   const std::uint64_t offsets[] = {kGiB / 10 / 4096 * 4096, kGiB - 4096, kGiB + kGiB / 2 + 20 * kMiB,
-                                   2 * kGiB - kBlock / 2, LargeMapping::kBytes - kBlock};
+                                   2 * kGiB - kPiece / 2, LargeMapping::kBytes - kPiece};
   for (std::size_t i = 0; i < std::size(offsets); ++i) {
     SCOPED_TRACE("offset " + std::to_string(offsets[i]));
-    const std::vector<std::uint8_t> content = Pattern(i + 1, kBlock);
-    std::memcpy(memory.data() + offsets[i], content.data(), kBlock);
+    const std::vector<std::uint8_t> content = Pattern(i + 1, kPiece);
+    std::memcpy(memory.data() + offsets[i], content.data(), kPiece);
     const Completion wrote = Transmit(**backend, {.token = 1,
                                                   .source = memory_id.value(),
                                                   .source_offset = offsets[i],
                                                   .destination = file_id,
-                                                  .destination_offset = i * kBlock,
-                                                  .bytes = kBlock});
+                                                  .destination_offset = i * kPiece,
+                                                  .bytes = kPiece});
     EXPECT_EQ(wrote.error, TransferError::kNone);
-    EXPECT_EQ(wrote.bytes, kBlock);
-    std::memset(memory.data() + offsets[i], 0, kBlock);
+    EXPECT_EQ(wrote.bytes, kPiece);
+    std::memset(memory.data() + offsets[i], 0, kPiece);
     const Completion read = Transmit(**backend, {.token = 2,
                                                  .source = file_id,
-                                                 .source_offset = i * kBlock,
+                                                 .source_offset = i * kPiece,
                                                  .destination = memory_id.value(),
                                                  .destination_offset = offsets[i],
-                                                 .bytes = kBlock});
+                                                 .bytes = kPiece});
     EXPECT_EQ(read.error, TransferError::kNone);
-    EXPECT_EQ(std::memcmp(memory.data() + offsets[i], content.data(), kBlock), 0);
+    EXPECT_EQ(std::memcmp(memory.data() + offsets[i], content.data(), kPiece), 0);
   }
   EXPECT_TRUE((*backend)->Unregister(memory_id.value()).ok());
   EXPECT_EQ((*backend)->registration().pinned_bytes, 0u);

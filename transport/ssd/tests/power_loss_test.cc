@@ -15,8 +15,8 @@
 namespace foreload::ssd::testing {
 namespace {
 
-#ifdef __SANITIZE_THREAD__
-constexpr std::size_t kOperationsApart = 7;  // of two crashes: nothing here is concurrent, and it takes long
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t kOperationsApart = 5;  // of two crashes: here they take long
 #else
 constexpr std::size_t kOperationsApart = 1;
 #endif
