@@ -84,7 +84,7 @@ struct EngineClient {
   std::uint32_t rank = 0;
   std::optional<std::uint32_t> reader_bit;  // in the current table
   std::shared_ptr<RankMemory> memory;       // granted by this worker
-  std::shared_ptr<StoreLane> lane;          // null: this worker does not store
+  std::shared_ptr<StoreLane> lane{};        // null: this worker does not store
 };
 
 struct EngineInstance {
