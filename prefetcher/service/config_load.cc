@@ -9,9 +9,7 @@
 #include "prefetcher/service/config_schema.h"
 #include "prefetcher/service/config_value.h"
 #include "prefetcher/service/toml_document.h"
-
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
+#include "prefetcher/service/toml_library.h"
 
 namespace foreload::service {
 namespace {

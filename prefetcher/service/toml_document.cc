@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
+#include "prefetcher/service/toml_library.h"
 
 namespace foreload::service {
 namespace {

@@ -135,6 +135,12 @@ directory = "relative"
 }
 
 TEST(Config, ASyntaxErrorNamesItsPlace) {
+  EXPECT_THAT(Faults("[/dram]\n"), StartsWith("foreload.toml:1:2: "));
+  EXPECT_THAT(Faults("[[/dram]]\n"), StartsWith("foreload.toml:1:3: "));
+  EXPECT_THAT(Faults("dram./x = 1\n"), StartsWith("foreload.toml:1:6: "));
+  EXPECT_THAT(Faults("/x = 1\n"), StartsWith("foreload.toml:1:1: "));
+  EXPECT_THAT(Faults("[ssd\xd2\x81\n"), StartsWith("foreload.toml:1:5: "));
+  EXPECT_THAT(Faults("\xc3\xa9 = 1\n"), StartsWith("foreload.toml:1:1: "));
   EXPECT_THAT(Faults("[dram]\ncapacity = \n"), StartsWith("foreload.toml:2:"));
 }
 
