@@ -94,8 +94,12 @@ void FakeSidecar::Round() {
       peers_.back()->socket.reset(accepted);
     }
   }
-  peers_.erase(std::remove_if(peers_.begin(), peers_.end(), [this](const auto& peer) { return !Serve(*peer); }),
-               peers_.end());
+  std::vector<const Peer*> gone;  // first all are served: what one says may be passed to the others
+  for (const auto& peer : peers_) {
+    if (!Serve(*peer)) gone.push_back(peer.get());
+  }
+  std::erase_if(peers_,
+                [&](const auto& peer) { return std::find(gone.begin(), gone.end(), peer.get()) != gone.end(); });
   if (options.hang_up_after_grant && table_ != nullptr) {
     listener_.reset();
     peers_.clear();
