@@ -19,6 +19,7 @@ PROGRAM = r"""
 int main(void) {
   SIZE(fl_extent); SIZE(fl_options); SIZE(fl_namespace_fields); SIZE(fl_layout_fields); SIZE(fl_keys); SIZE(fl_pinned);
   SIZE(fl_fetch_result); SIZE(fl_store); SIZE(fl_request_event); SIZE(fl_hint); SIZE(fl_counters);
+  SIZE(fl_step_access);
   fl_options options;
   memset(&options, 0, sizeof options);
   fl_client* client = 0;
@@ -37,7 +38,7 @@ target_link_libraries(engine PRIVATE foreload::foreload)
 PYTHON_NAMES = {"fl_extent": "Extent", "fl_options": "Options", "fl_namespace_fields": "NamespaceFields",
                 "fl_layout_fields": "LayoutFields", "fl_keys": "Keys", "fl_pinned": "Pinned",
                 "fl_fetch_result": "FetchResult", "fl_store": "Store", "fl_request_event": "RequestEvent",
-                "fl_hint": "Hint", "fl_counters": "Counters"}
+                "fl_hint": "Hint", "fl_counters": "Counters", "fl_step_access": "StepAccess"}
 
 
 def run(*command, **options):

@@ -8,7 +8,6 @@
 
 #include "prefetcher/service/config_schema.h"
 #include "prefetcher/service/config_value.h"
-#include "prefetcher/service/toml_document.h"
 #include "prefetcher/service/toml_library.h"
 
 namespace foreload::service {
@@ -75,11 +74,7 @@ class Loader final : public FaultSink {
   }
 
   void ReadFile(std::string_view toml) {
-    if (const Status characters = CheckTomlCharacters(toml, std::string(file_)); !characters.ok()) {
-      Append(characters.message());
-      return;
-    }
-    toml::parse_result parsed = toml::parse(toml, file_);
+    toml::parse_result parsed = ParseToml(toml, file_);
     if (!parsed) {
       const toml::parse_error& error = parsed.error();
       AddAt(error.source(), std::string(error.description()));

@@ -39,20 +39,22 @@ Status Flatten(const toml::node& node, const std::string& path, std::size_t dept
 
 }  // namespace
 
-Status CheckTomlCharacters(std::string_view text, const std::string& file) {
+toml::parse_result ParseToml(std::string_view text, std::string_view file) {
   const auto forbidden = [](char c) {
     return (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
   };
   const auto found = std::find_if(text.begin(), text.end(), forbidden);
-  if (found == text.end()) return OkStatus();
-  return InvalidArgument(file + ":" + std::to_string(1 + std::count(text.begin(), found, '\n')) +
-                         ": a control character (byte " + std::to_string(static_cast<unsigned char>(*found)) +
-                         "); is this a text file?");
+  if (found == text.end()) return toml::parse(text, file);
+  const std::string_view before(text.begin(), found);
+  const auto line = static_cast<toml::source_index>(1 + std::count(before.begin(), before.end(), '\n'));
+  const auto column = static_cast<toml::source_index>(before.size() - (before.rfind('\n') + 1) + 1);
+  return toml::parse_result(toml::parse_error(
+      "a control character (byte " + std::to_string(static_cast<unsigned char>(*found)) + "); is this a text file?",
+      toml::source_position{line, column}));
 }
 
 Result<std::vector<TomlValue>> FlattenToml(std::string_view text, const std::string& file) {
-  FORELOAD_RETURN_IF_ERROR(CheckTomlCharacters(text, file));
-  const toml::parse_result parsed = toml::parse(text, file);
+  const toml::parse_result parsed = ParseToml(text, file);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
     return InvalidArgument(file + ":" + std::to_string(error.source().begin.line) + ": " +

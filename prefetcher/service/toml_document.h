@@ -20,11 +20,8 @@ struct TomlValue {
 
 inline constexpr std::size_t kTomlDepthMax = 16;
 
-// The TOML library takes a NUL for the end of the text in some places and asserts in others; TOML 1.0 allows no control
-// characters but tab and line ends anyway. kInvalidArgument: "file:line: what is wrong".
-Status CheckTomlCharacters(std::string_view text, const std::string& file);
-
-// In the order of the document. kInvalidArgument: "file:line: what is wrong" (syntax, or a date or time).
+// In the order of the document. kInvalidArgument: ParseToml's (toml_library.h), or "file:line: what is wrong" for a
+// date, a time or too deep a nesting.
 Result<std::vector<TomlValue>> FlattenToml(std::string_view text, const std::string& file);
 
 }  // namespace foreload::service

@@ -4,6 +4,8 @@
 // both: the error, and "this is no such character".
 #pragma once
 
+#include <string_view>
+
 #define TOML_EXCEPTIONS 0
 #include <toml++/impl/preprocessor.h>
 
@@ -17,3 +19,11 @@
 #pragma pop_macro("TOML_UNREACHABLE")
 
 #include <toml++/toml.h>
+
+namespace foreload::service {
+
+// toml::parse, but for a control character that TOML 1.0 allows nowhere: that is answered as what it mostly is, a file
+// that is no text.
+toml::parse_result ParseToml(std::string_view text, std::string_view file);
+
+}  // namespace foreload::service

@@ -1,8 +1,8 @@
 """An engine process that a test may kill: SOCKET NAME ROLE [RANK RANKS INSTANCE_HEX].
 
 Says "ready" once its arena is in force (or once it is connected, for a rank), then obeys lines on its standard input:
-"store N FAMILY" stores a chain and says "stored"; "scribble" writes garbage over the residency table and says
-"scribbled"; "refused" says why it was refused, when it was.
+"store N FAMILY" stores a chain and says "stored"; "fetch N FAMILY" restores it and says "fetched"; "scribble" writes
+garbage over the residency table and says "scribbled".
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import re
 import sys
 
 import foreload
-from harness import BLOCK_BYTES, content_of, digests_of, wait_until
+from harness import BLOCK_BYTES, digests_of, store_chain, wait_until
 
 
 def table_mappings():
@@ -38,22 +38,15 @@ def main():
     for line in sys.stdin:
         words = line.split()
         if words[0] == "store":
-            parent = None
-            for digest in digests_of(int(words[1]), int(words[2])):
-                slot = wait_until(client.store_begin, "a free store slot")
-                slot.data[:] = content_of(digest, len(slot.data))
-                client.store_commit(slot, digest, parent)
-                parent = digest
+            store_chain(client, digests_of(int(words[1]), int(words[2])))
             print("stored", flush=True)
         elif words[0] == "fetch":
-            result = client.fetch_wait(client.fetch("request", digests_of(int(words[1]), int(words[2])), deadline=10))
-            print("fetched", result.ready_blocks, flush=True)
+            client.fetch_wait(client.fetch("request", digests_of(int(words[1]), int(words[2])), deadline=10))
+            print("fetched", flush=True)
         elif words[0] == "scribble":
             for start, length in table_mappings():
                 ctypes.memset(start, 0xA5, length)
             print("scribbled", flush=True)
-        elif words[0] == "slots":
-            print("slots", client.granted_slots, flush=True)
 
 
 main()

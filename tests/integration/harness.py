@@ -44,6 +44,15 @@ def content_of(digest, size=BLOCK_BYTES):
     return (seed * (size // len(seed) + 1))[:size]
 
 
+def store_chain(client, digests, parent=None):
+    """Stores the blocks as one chain, waiting for free slots."""
+    for digest in digests:
+        slot = wait_until(client.store_begin, "a free store slot")
+        slot.data[:] = content_of(digest, len(slot.data))
+        client.store_commit(slot, digest, parent)
+        parent = digest
+
+
 class Sidecar:
     """`foreload serve` in a folder of its own; survives restarts of the process."""
 
@@ -142,14 +151,14 @@ class Test(unittest.TestCase):
         self._children.append(child)
         return child
 
-    def store(self, client, digests, first_parent=None):
-        """Stores the chain, waiting for free slots."""
-        parent = first_parent
-        for digest in digests:
-            slot = wait_until(client.store_begin, "a free store slot")
-            slot.data[:] = content_of(digest, len(slot.data))
-            client.store_commit(slot, digest, parent)
-            parent = digest
+    def heard(self, child, expected):
+        """The child's next line is `expected`."""
+        self.assertEqual(child.stdout.readline().strip(), expected)
+
+    @staticmethod
+    def tell(child, line):
+        child.stdin.write(line + "\n")
+        child.stdin.flush()
 
     def fetch(self, client, digests, deadline=10.0):
         return client.fetch_wait(client.fetch("request", digests, deadline=deadline))

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import unittest
 
-from harness import BINARY, BLOCK_BYTES, DEADLINE_S, Sidecar, Test, content_of, digests_of, wait_until
+from harness import (BINARY, BLOCK_BYTES, DEADLINE_S, Sidecar, Test, content_of, digests_of, store_chain,
+                     wait_until)
 
 if not BINARY or "FORELOAD_LIBRARY" not in os.environ:
     sys.exit("set FORELOAD_BINARY and FORELOAD_LIBRARY")
@@ -22,7 +23,7 @@ class Restore(Test):
         engine = self.engine(sidecar)
         engine.connect_wait()
         digests = digests_of(40)
-        self.store(engine, digests)
+        store_chain(engine, digests)
         engine.flush_wait()
         self.assertEqual(engine.lookup(digests), 0, "nothing was asked for yet")
         self.assertEqual(self.restore(engine, digests).bytes_from_dram, 40 * BLOCK_BYTES)
@@ -36,7 +37,7 @@ class Restore(Test):
         engine = self.engine(self.sidecar())
         engine.connect_wait()
         digests = digests_of(8)
-        self.store(engine, digests[:4])
+        store_chain(engine, digests[:4])
         engine.flush_wait()
         result = self.fetch(engine, digests)
         self.assertEqual((result.ready_blocks, result.absent_blocks), (4, 4))
@@ -46,7 +47,7 @@ class Restore(Test):
         engine = self.engine(sidecar, name_space=foreload.name_space("model", cache_salt="tenant-a"))
         engine.connect_wait()
         digests = digests_of(4)
-        self.store(engine, digests)
+        store_chain(engine, digests)
         engine.flush_wait()
         salted = self.engine(sidecar, "b", name_space=foreload.name_space("model", cache_salt="tenant-b"))
         salted.connect_wait()
@@ -62,7 +63,7 @@ class Restore(Test):
         engine = self.engine(sidecar, name_space=space)
         engine.connect_wait()
         digests = digests_of(8)
-        self.store(engine, digests)
+        store_chain(engine, digests)
         engine.flush_wait()
         self.restore(engine, digests)
         engine.purge_wait(space)
@@ -77,12 +78,28 @@ class Restore(Test):
         engine = self.engine(self.sidecar(), slots=16)
         engine.connect_wait()
         digests = digests_of(40)
-        self.store(engine, digests)
+        store_chain(engine, digests)
         engine.flush_wait()
         result = self.fetch(engine, digests)
         self.assertGreater(result.ready_blocks, 0)
         self.assertLessEqual(result.ready_blocks, 16)
         self.assertEqual(self.check_ready(engine, digests), result.ready_blocks)
+
+
+class Telemetry(Test):
+    def test_every_kind_of_event_leaves_through_the_python_package(self):
+        engine = self.engine(self.sidecar(), telemetry_endpoint=f"ipc://{self.folder}/access")
+        engine.connect_wait()
+        engine.emit_request("r", foreload.RequestState.QUEUED, digests=digests_of(3), session_id="s")
+        engine.emit_step_access("r", 1, [0, 2], scores=bytes([9, 7]), query_sketch=bytes(16), sketch_source=1)
+        engine.emit_hint(foreload.HintAction.RETAIN, session_id="s", ttl_ms=1000)
+        wait_until(lambda: engine.counters().events_emitted == 3, "three events emitted")
+        self.assertEqual(engine.counters().events_dropped, 0)
+        with self.assertRaises(foreload.Error) as unordered:
+            engine.emit_step_access("r", 2, [2, 0])
+        self.assertEqual(unordered.exception.code, foreload.EINVAL)
+        with self.assertRaises(ValueError):
+            engine.emit_step_access("r", 2, [0, 2], scores=bytes(1))
 
 
 class SidecarDeath(Test):
@@ -92,7 +109,7 @@ class SidecarDeath(Test):
         for round_number in range(5):
             engine.connect_wait(DEADLINE_S)
             durable = digests_of(12, family=round_number)
-            self.store(engine, durable)
+            store_chain(engine, durable)
             engine.flush_wait()
             volatile = digests_of(6, family=100 + round_number)
             for digest in volatile[:round_number + 1]:  # in the middle of this it dies
@@ -111,7 +128,7 @@ class SidecarDeath(Test):
         engine = self.engine(sidecar)
         engine.connect_wait()
         digests = digests_of(8)
-        self.store(engine, digests)
+        store_chain(engine, digests)
         engine.flush_wait()
         self.restore(engine, digests)
         sidecar.kill()
@@ -126,7 +143,7 @@ class SidecarDeath(Test):
         engine = self.engine(sidecar, breaker_open_ms=60000)
         engine.connect_wait()
         digests = digests_of(8)
-        self.store(engine, digests)
+        store_chain(engine, digests)
         engine.flush_wait()
         self.restore(engine, digests)
         sidecar.kill(signal.SIGSTOP)
@@ -167,14 +184,12 @@ class EngineDeath(Test):
     def test_a_killed_engine_is_gone_and_the_next_one_restores_what_it_stored(self):
         sidecar = self.sidecar()
         child = self.child(sidecar, "engine", "both")
-        self.assertEqual(child.stdout.readline().strip(), "ready")
-        child.stdin.write("store 24 0\n")
-        child.stdin.flush()
-        self.assertEqual(child.stdout.readline().strip(), "stored")
+        self.heard(child, "ready")
+        self.tell(child, "store 24 0")
+        self.heard(child, "stored")
         digests = digests_of(24)
         wait_until(lambda: sidecar.status()["stores"]["accepted"] == 24, "24 stored blocks")
-        child.stdin.write("fetch 24 0\n")
-        child.stdin.flush()
+        self.tell(child, "fetch 24 0")
         child.kill()  # with transfers on their way, perhaps
         wait_until(lambda: not sidecar.status()["engines"], "the engine's end")
         engine = self.engine(sidecar)
@@ -186,18 +201,16 @@ class EngineDeath(Test):
         instance = foreload.random_id()
         rank0 = self.child(sidecar, "tp", "hold", 0, 2, instance.hex())
         rank1 = self.child(sidecar, "tp", "rank", 1, 2, instance.hex())
-        self.assertEqual(rank0.stdout.readline().strip(), "ready")
-        self.assertEqual(rank1.stdout.readline().strip(), "ready")
+        self.heard(rank0, "ready")
+        self.heard(rank1, "ready")
         def slots():
             engines = sidecar.status()["engines"]
             return engines[0]["slots"] if engines else None
         wait_until(lambda: slots() == 64, "an arena of both ranks")
-        rank0.stdin.write("store 4 0\n")  # of one rank alone
-        rank0.stdin.flush()
-        self.assertEqual(rank0.stdout.readline().strip(), "stored")
-        rank1.stdin.write("store 4 0\n")
-        rank1.stdin.flush()
-        self.assertEqual(rank1.stdout.readline().strip(), "stored")
+        self.tell(rank0, "store 4 0")  # of one rank alone
+        self.heard(rank0, "stored")
+        self.tell(rank1, "store 4 0")
+        self.heard(rank1, "stored")
         wait_until(lambda: sidecar.status()["stores"]["accepted"] == 4, "blocks of which both ranks gave their share")
         rank1.kill()
         wait_until(lambda: slots() == 0, "no slots without rank 1")
@@ -212,7 +225,7 @@ class EngineDeath(Test):
             second.connect_wait(2)
         self.assertIn("engine named", str(refused.exception) + sidecar.words())
         digests = digests_of(4)
-        self.store(first, digests)
+        store_chain(first, digests)
         first.flush_wait()
         self.restore(first, digests)
 
@@ -221,19 +234,16 @@ class EngineDeath(Test):
         good = self.engine(sidecar, "good")
         good.connect_wait()
         digests = digests_of(16)
-        self.store(good, digests)
+        store_chain(good, digests)
         good.flush_wait()
         child = self.child(sidecar, "bad", "both")
-        self.assertEqual(child.stdout.readline().strip(), "ready")
-        child.stdin.write("store 8 1\n")
-        child.stdin.flush()
-        self.assertEqual(child.stdout.readline().strip(), "stored")
-        child.stdin.write("fetch 8 1\n")
-        child.stdin.flush()
-        child.stdout.readline()
-        child.stdin.write("scribble\n")
-        child.stdin.flush()
-        self.assertEqual(child.stdout.readline().strip(), "scribbled")
+        self.heard(child, "ready")
+        self.tell(child, "store 8 1")
+        self.heard(child, "stored")
+        self.tell(child, "fetch 8 1")
+        self.heard(child, "fetched")
+        self.tell(child, "scribble")
+        self.heard(child, "scribbled")
 
         def arena_taken():
             return any("arena is taken away" in line for line in sidecar.words().splitlines())
@@ -251,7 +261,7 @@ class EngineDeath(Test):
         engine.grant_fd(arena_fd, 64, BLOCK_BYTES, 32)
         engine.connect_wait()
         digests = digests_of(48)
-        self.store(engine, digests)
+        store_chain(engine, digests)
         engine.flush_wait()
         ticket = engine.fetch("request", digests, deadline=30)  # 0.4 s at that rate
         wait_until(lambda: engine.lookup(digests) > 0, "the first block")
@@ -279,11 +289,10 @@ class Disk(Test):
             engine = self.engine(sidecar)
             engine.connect_wait()
             for family in range(6):
-                self.store(engine, digests_of(200, family=family))
+                store_chain(engine, digests_of(200, family=family))
             wait_until(lambda: sidecar.status()["tiers"]["ssd"]["state"] != "on", "writes stopped, in words")
             self.assertIsNone(sidecar.process.poll(), sidecar.words())
-            latest = digests_of(1, family=9)
-            self.fetch(engine, latest)
+            self.assertEqual(self.fetch(engine, digests_of(1, family=9)).absent_blocks, 1)
             self.assertGreater(self.fetch(engine, digests_of(20, family=0)).ready_blocks +
                                self.fetch(engine, digests_of(20, family=5)).ready_blocks, 0)
             self.engine(sidecar, "another").connect_wait()

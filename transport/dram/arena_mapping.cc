@@ -9,6 +9,8 @@
 #include <fstream>
 #include <string>
 
+#include "base/units.h"
+
 namespace foreload {
 namespace {
 
@@ -64,7 +66,7 @@ Result<ArenaMapping> MapArena(const ArenaMappingOptions& options) {
   std::string pages = "4 KiB pages (huge pages off)";
   void* base = nullptr;
   if (options.huge_pages) {
-    const std::uint64_t rounded = (options.bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    const std::uint64_t rounded = AlignUp(options.bytes, kHugePageBytes);
     base = TryMap(rounded, MAP_HUGETLB);
     mapping.bytes = rounded;
     pages = "2 MiB pages from the reserved pool";

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "transport/dram/arena_mapping.h"
 
 namespace foreload {
@@ -15,10 +16,6 @@ constexpr std::uint64_t kSlabBytesMin = std::uint64_t{256} << 10;
 constexpr std::uint64_t kSlabBytesMax = std::uint64_t{32} << 20;
 constexpr std::uint64_t kSlabsWanted = 128;  // bounds what one class can hold back of a small arena
 constexpr std::uint64_t kArenaBytesMax = std::uint64_t{1} << 46;
-
-std::uint64_t RoundUp(std::uint64_t bytes) {
-  return (bytes + kDramAlignment - 1) / kDramAlignment * kDramAlignment;
-}
 
 std::uint64_t SlabBytesFor(std::uint64_t bytes) {
   return std::clamp(std::bit_floor(std::max<std::uint64_t>(bytes / kSlabsWanted, 1)), kSlabBytesMin, kSlabBytesMax);
@@ -56,7 +53,7 @@ DramStore::~DramStore() {
 Result<DramBlock> DramStore::Allocate(std::uint64_t bytes) {
   if (bytes == 0) return InvalidArgument("a block has at least one byte");
   if (bytes > bytes_) return ResourceExhausted("the block is larger than the DRAM tier");
-  const std::uint64_t slot_bytes = RoundUp(bytes);
+  const std::uint64_t slot_bytes = AlignUp(bytes, kDramAlignment);
   return slot_bytes <= slab_bytes_ ? AllocateSlot(slot_bytes, bytes) : AllocateLarge(slot_bytes, bytes);
 }
 
@@ -115,7 +112,8 @@ void DramStore::Free(const DramBlock& block) {
   const auto index = static_cast<std::uint32_t>(block.offset / slab_bytes_);
   Slab& slab = slabs_[index];
   FORELOAD_CHECK(slab.use == Slab::Use::kSlots || slab.use == Slab::Use::kLarge, "a block that is in use");
-  FORELOAD_CHECK(slab.slot_bytes == RoundUp(block.bytes), "a block is freed with the size it was allocated with");
+  FORELOAD_CHECK(slab.slot_bytes == AlignUp(block.bytes, kDramAlignment),
+                 "a block is freed with the size it was allocated with");
   bytes_used_ -= slab.slot_bytes;
   if (slab.use == Slab::Use::kLarge) {
     FORELOAD_CHECK(block.offset % slab_bytes_ == 0, "a large block begins with its slab");
@@ -156,7 +154,7 @@ void DramStore::FreeLarge(std::uint32_t index, Slab& slab) {
 
 std::uint64_t DramStore::BlocksThatFit(std::uint64_t bytes) const {
   if (bytes == 0 || bytes > bytes_) return 0;
-  const std::uint64_t slot_bytes = RoundUp(bytes);
+  const std::uint64_t slot_bytes = AlignUp(bytes, kDramAlignment);
   if (slot_bytes <= slab_bytes_) return slabs_.size() * (slab_bytes_ / slot_bytes);
   return slabs_.size() / ((slot_bytes + slab_bytes_ - 1) / slab_bytes_);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/block_key.h"
+#include "base/units.h"
 
 namespace foreload::ssd {
 
@@ -21,7 +22,7 @@ inline constexpr std::uint32_t kExtentsMax = 4096;                    // per rec
 inline constexpr std::uint64_t kExtentBytesMax = std::uint64_t{1} << 32;
 
 constexpr std::uint64_t RoundUpToBlock(std::uint64_t bytes) {
-  return (bytes + kBlockBytes - 1) & ~(kBlockBytes - 1);
+  return AlignUp(bytes, kBlockBytes);
 }
 
 enum class BlockKind : std::uint32_t {  // the first four bytes of a meta block, readable in a dump

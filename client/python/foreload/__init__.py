@@ -11,8 +11,9 @@ import enum
 from . import _capi
 from ._capi import Counters, Extent, FetchResult, Pinned
 
-__all__ = ["Client", "Counters", "Error", "Extent", "FetchResult", "HintAction", "Pinned", "RequestKind",
-           "RequestState", "Store", "layout", "name_space", "random_id"]
+__all__ = ["EFULL", "EINVAL", "EREFUSED", "ESTATE", "ESYSTEM", "ETIMEDOUT", "EUNAVAIL", "Client", "Counters", "Error",
+           "Extent", "FetchResult", "HintAction", "Pinned", "RequestKind", "RequestState", "Store", "layout",
+           "name_space", "random_id"]
 
 _lib = _capi.load()
 
@@ -101,14 +102,16 @@ class Client:
 
     def __init__(self, socket_path, engine, *, instance_id=None, scheduler=True, worker=True, rank=0, rank_count=1,
                  name_space=bytes(16), layout=bytes(16), namespace_text=None, extents=(), block_tokens=0,
-                 recompute_seconds_per_token=0.0, demand_only=False, telemetry_endpoint=None, breaker_open_ms=0):
+                 recompute_seconds_per_token=0.0, layer_major=False, demand_only=False, telemetry_endpoint=None,
+                 breaker_open_ms=0):
         self._extents = (Extent * max(len(extents), 1))(*extents)
         options = _capi.Options(
             api_version=_capi.API_VERSION, socket_path=_text(socket_path), engine=_text(engine),
             scheduler=scheduler, worker=worker, rank=rank, rank_count=rank_count,
             namespace_text=_text(namespace_text), extents=self._extents, extent_count=len(extents),
             block_tokens=block_tokens, recompute_seconds_per_token=recompute_seconds_per_token,
-            demand_only=demand_only, telemetry_endpoint=_text(telemetry_endpoint), breaker_open_ms=breaker_open_ms)
+            layer_major=layer_major, demand_only=demand_only, telemetry_endpoint=_text(telemetry_endpoint),
+            breaker_open_ms=breaker_open_ms)
         for field, value in (("instance_id", instance_id or random_id()), ("name_space", name_space),
                              ("layout", layout)):
             if len(value) != 16:
@@ -241,6 +244,20 @@ class Client:
         hint = _capi.Hint(int(action), _text(session_id), self._keys(list(digests), name_space), eta_ms, sigma_ms,
                           ttl_ms)
         _check(_lib.fl_emit_hint(self._handle, hint))
+
+    def emit_step_access(self, request_id, step, block_ordinals, *, scores=None, layer_group=0, head_group=0,
+                         query_sketch=None, sketch_source=0, draft_position=0):
+        """Which blocks of its prompt a request attended to: ordinals ascending, one score byte each or none."""
+        if scores is not None and len(scores) != len(block_ordinals):
+            raise ValueError("one score for each block ordinal")
+        if query_sketch is not None and len(query_sketch) != 16:
+            raise ValueError("query_sketch must have 16 bytes")
+        ordinals = (ctypes.c_uint32 * len(block_ordinals))(*block_ordinals)
+        access = _capi.StepAccess(_text(request_id), step, layer_group, head_group, ordinals,
+                                  None if scores is None else _bytes_pointer(scores), len(block_ordinals),
+                                  None if query_sketch is None else _bytes_pointer(query_sketch), sketch_source,
+                                  draft_position)
+        _check(_lib.fl_emit_step_access(self._handle, access))
 
     # --- control
 

@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from ctypes import (POINTER, Structure, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32,
+from ctypes import (POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32,
                     c_uint64, c_void_p)
 
 API_VERSION = 1
@@ -63,6 +63,12 @@ class Hint(Structure):
                 ("ttl_ms", c_int64)]
 
 
+class StepAccess(Structure):
+    _fields_ = [("request_id", c_char_p), ("step", c_uint64), ("layer_group", c_uint32), ("head_group", c_uint32),
+                ("block_ordinals", POINTER(c_uint32)), ("scores", POINTER(c_uint8)), ("block_count", c_uint32),
+                ("query_sketch", POINTER(c_uint8)), ("sketch_source", c_int), ("draft_position", c_uint32)]
+
+
 class Counters(Structure):
     _fields_ = [(name, c_uint64) for name in (
         "lookups", "hit_blocks", "miss_blocks", "stores_begun", "stores_full", "stores_committed", "fetches",
@@ -90,6 +96,7 @@ _PROTOTYPES = {
     "fl_store_abort": [c_void_p, POINTER(Store)],
     "fl_emit_request": [c_void_p, POINTER(RequestEvent)],
     "fl_emit_hint": [c_void_p, POINTER(Hint)],
+    "fl_emit_step_access": [c_void_p, POINTER(StepAccess)],
     "fl_flush_wait": [c_void_p, c_int64],
     "fl_purge_wait": [c_void_p, POINTER(c_uint8), c_int64],
     "fl_status_wait": [c_void_p, c_char_p, c_size_t, c_int64],
@@ -113,5 +120,3 @@ def load():
     library.fl_granted_slots.restype = c_uint32
     return library
 
-
-__all__ = [name for name in dir() if not name.startswith("_")] + ["byref"]

@@ -146,7 +146,7 @@ TEST(Config, ASyntaxErrorNamesItsPlace) {
 
 TEST(Config, ABinaryFileIsNamedAsSuch) {
   EXPECT_THAT(Faults(std::string("[dram]\ncapacity = \"1GiB\"\n[\0ssd]\n", 29)),
-              AllOf(StartsWith("foreload.toml:3: a control character (byte 0)"), HasSubstr("text file")));
+              AllOf(StartsWith("foreload.toml:3:2: a control character (byte 0)"), HasSubstr("text file")));
   EXPECT_TRUE(Parse("[dram]\t# a tab\r\n").ok());
 }
 

@@ -74,6 +74,14 @@ TEST(Exposition, PromtoolHasNothingToSay) {
   std::remove(path.c_str());
 }
 
+#ifdef __SANITIZE_ADDRESS__
+using LeaksAllowed = __lsan::ScopedDisabler;
+#else
+struct LeaksAllowed {
+  LeaksAllowed() {}
+};
+#endif
+
 // A locale with a decimal comma, built into a folder of its own, set for the C and the C++ library, then put back.
 class CommaLocale {
  public:
@@ -83,9 +91,7 @@ class CommaLocale {
     why_ = "localedef could not build de_DE.UTF-8";
     if (std::system(("localedef -i de_DE -f UTF-8 " + target + " >/dev/null 2>&1").c_str()) != 0) return;
     ::setenv("LOCPATH", folder_.c_str(), 1);
-#ifdef __SANITIZE_ADDRESS__
-    const __lsan::ScopedDisabler glibc_keeps_its_copy_of_locpath;
-#endif
+    const LeaksAllowed glibc_keeps_its_copy_of_locpath;
     if (std::setlocale(LC_ALL, "de_DE.UTF-8") == nullptr) return;
     std::locale::global(std::locale("de_DE.UTF-8"));
     std::array<char, 16> probe{};
@@ -99,12 +105,8 @@ class CommaLocale {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  bool active() const {
-    return active_;
-  }
-  const std::string& why() const {
-    return why_;
-  }
+  bool active() const { return active_; }
+  const std::string& why() const { return why_; }
 
  private:
   std::string folder_;

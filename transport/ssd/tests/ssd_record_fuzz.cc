@@ -42,7 +42,7 @@ void CheckScan(const ScanResult& scan, std::uint64_t bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  std::vector<std::byte> file((size - 1 + kBlockBytes - 1) / kBlockBytes * kBlockBytes);
+  std::vector<std::byte> file(RoundUpToBlock(size - 1));
   if (size > 1) std::memcpy(file.data(), data + 1, size - 1);
   if ((data[0] & 1) != 0) Repair(file);
   const ReadAt read = [&](std::uint64_t offset, std::span<std::byte> out) {
